@@ -10,11 +10,11 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What runs inside: the guest, what `doctor` tries there, and what works on files. Package and program.
+/// The programs inside: the guest, the isolation tests of `doctor`, and the toolbox. Package and program.
 const PROGRAMS: [(&str, &str); 3] =
     [("guest", "sandkeep-guest"), ("probe", "sandkeep-probe"), ("toolbox", "sandkeep-toolbox")];
 
-/// What they are made of, from the root of the workspace.
+/// Their sources, relative to the root of the workspace.
 const SOURCES: [&str; 10] = [
     "Cargo.toml",
     "Cargo.lock",

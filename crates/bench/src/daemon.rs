@@ -1,5 +1,4 @@
-//! A daemon of our own to measure: this same binary, on a free port, in a data directory that goes
-//! away with it.
+//! A separate daemon to measure: this same binary, on a free port, in a temporary data directory.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader};
@@ -16,7 +15,7 @@ use super::place;
 use sandkeep_core::limits::{BENCH_STORAGE_ANSWER, DISK_DEFAULT_POOL_SHARE};
 use sandkeep_storage::StorageChoice;
 
-/// Of a pool, besides what is put into it.
+/// Size of a pool beyond its content.
 const SPARE_MB: u64 = 1024;
 
 #[derive(Debug)]
@@ -27,10 +26,10 @@ pub struct OwnDaemon {
 }
 
 impl OwnDaemon {
-    /// With room for so much in a sandbox that does not say what it needs.
+    /// With this much space for a sandbox that sets no limit.
     pub fn start_on(storage: &StorageChoice, room_mb: u64) -> io::Result<Self> {
         let data_dir = place::data_dir();
-        // A daemon must not outlive a benchmark that is killed.
+        // The daemon must not outlive a killed benchmark.
         let mut process = Command::new("setpriv")
             .args(["--pdeathsig", "TERM"])
             .arg(std::env::current_exe()?)
@@ -46,7 +45,7 @@ impl OwnDaemon {
             .arg(format!("--storage={storage}"))
             .arg("--data-dir")
             .arg(&data_dir)
-            // What this machine's own daemon is told must not shape the figures.
+            // The configuration of this machine's own daemon must not affect the figures.
             .env("SANDKEEP_CONFIG", "/dev/null")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -60,14 +59,14 @@ impl OwnDaemon {
             let status = process.wait()?;
             return Err(io::Error::other(format!("the daemon did not start: {status}")));
         };
-        // Whatever else it prints must not fill the pipe.
+        // Further output must not fill the pipe.
         std::thread::spawn(move || lines.for_each(drop));
         Ok(Self { process, data_dir, address })
     }
 }
 
 impl OwnDaemon {
-    /// Destroys what a benchmark that was cut short left: sandboxes outlive their daemon.
+    /// Destroys the leftovers of an interrupted benchmark: sandboxes outlive their daemon.
     fn clear(&self) -> io::Result<()> {
         let mut connection = Connection::open(self.address)?.with_patience(BENCH_STORAGE_ANSWER)?;
         let listed = connection.request("GET", "/api/v1/sandboxes?limit=1000", "")?;
@@ -95,7 +94,7 @@ impl Drop for OwnDaemon {
     }
 }
 
-/// The address in the line by which a daemon says where it listens.
+/// The address in the line by which a daemon announces it.
 pub fn announced(line: &str) -> Option<SocketAddr> {
     let rest = line.split("://").nth(1)?;
     let end = rest.find(|c: char| !(c.is_ascii_hexdigit() || ".:[]".contains(c)));

@@ -1,12 +1,12 @@
-//! A container engine to be compared with, by its own command: a new container each time, and one that runs
-//! for `exec`. What is made for it is removed with it.
+//! A container engine for comparison, by its own command: a new container each time, and a running one for `exec`.
+//! Everything created for it is removed with it.
 
 use std::io;
 use std::process::{Command, Stdio};
 
 use super::small_root::SmallRoot;
 
-/// What works also where limits cannot be raised and crun takes no hybrid layout of control groups.
+/// Settings that also work where limits cannot be raised and crun does not support the hybrid cgroup layout.
 const MODEST: &[&str] =
     &["--runtime", "runc", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"];
 
@@ -22,7 +22,7 @@ pub struct Engine {
 impl Engine {
     pub fn start(command: &'static str, root: &SmallRoot) -> io::Result<Self> {
         Self::start_with(command, &[], root).or_else(|error| {
-            // What was wrong with the engine as it is set up tells more than a second failure.
+            // The first error explains more than a second failure.
             Self::start_with(command, MODEST, root).map_err(|_| error)
         })
     }
@@ -39,12 +39,12 @@ impl Engine {
         Ok(engine)
     }
 
-    /// The words that run `/bin/true` in a container of its own.
+    /// The command line that runs `/bin/true` in a new container.
     pub fn run(&self) -> Vec<String> {
         self.words(&self.run_with(&[], &["/bin/true"]))
     }
 
-    /// The words that run it in the container that is there.
+    /// The command line that runs it in the running container.
     pub fn exec(&self) -> Vec<String> {
         let container = self.container.as_deref().unwrap_or_default();
         self.words(&["exec", container, "/bin/true"])

@@ -1,5 +1,5 @@
-//! A blocking HTTP/1.1 client on one kept-alive connection, as small as the protocol allows: what it
-//! times is the product and not a client library. It trusts the server: it is our own daemon.
+//! A blocking HTTP/1.1 client on one kept-alive connection, as small as the protocol allows, so that it measures the
+//! product and not a client library. It trusts the server, which is our own daemon.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,20 +13,20 @@ pub struct Connection {
     stream: TcpStream,
     address: SocketAddr,
     received: Vec<u8>,
-    /// When the last answer came.
+    /// The time of the last answer.
     used: Instant,
-    /// Further lines of every request's head, each with its end.
+    /// Additional header lines of every request.
     headers: String,
 }
 
-/// A whole answer.
+/// A complete answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     pub status: u16,
     pub body: Vec<u8>,
 }
 
-/// How the end of a body is told.
+/// How the length of a body is determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Framing {
     Length(usize),
@@ -42,19 +42,19 @@ impl Connection {
         Ok(Self { stream, address, received, used, headers: String::new() })
     }
 
-    /// The same connection, with one more header on each of its requests.
+    /// The same connection, with one more header on each request.
     pub fn with_header(mut self, name: &str, value: &str) -> Self {
         self.headers += &format!("{name}: {value}\r\n");
         self
     }
 
-    /// The same connection, on which answers may take longer.
+    /// The same connection, with a longer timeout.
     pub fn with_patience(self, answer: Duration) -> io::Result<Self> {
         self.stream.set_read_timeout(Some(answer))?;
         Ok(self)
     }
 
-    /// Another one to the same daemon, as patient.
+    /// Another connection to the same daemon, with the same timeout.
     pub fn again(&self) -> io::Result<Self> {
         let again = Self::open(self.address)?;
         again.stream.set_read_timeout(self.stream.read_timeout()?)?;
@@ -66,7 +66,7 @@ impl Connection {
         self.request_accepting(method, target, "application/json", body)
     }
 
-    /// The same, for who answers in another form.
+    /// The same, for other answer formats.
     pub fn request_accepting(
         &mut self,
         method: &str,
@@ -91,8 +91,8 @@ impl Connection {
         Ok(Response { status, body })
     }
 
-    /// A daemon closes what is not used for a while, and may do so at the very moment of the next request. So what was
-    /// not used for some time is not used again.
+    /// A daemon closes idle connections, possibly at the very moment of the next request. So a connection that was idle
+    /// for some time is not reused.
     fn renew_if_idle(&mut self) -> io::Result<()> {
         if self.used.elapsed() >= BENCH_IDLE {
             *self = self.again()?;
@@ -100,7 +100,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends a request whose answer comes as lines, and gives them as they arrive.
+    /// Sends a request and returns the lines of its answer as they arrive.
     pub fn stream(mut self, method: &str, target: &str, body: &str) -> io::Result<(u16, Lines)> {
         self.send(method, target, "application/x-ndjson", body)?;
         let (status, framing) = self.read_head()?;
@@ -189,7 +189,7 @@ fn parse_head(head: &str) -> Option<(u16, Framing)> {
 #[derive(Debug)]
 pub struct Lines {
     connection: Connection,
-    /// `None` once the body is over.
+    /// `None` after the end of the body.
     framing: Option<Framing>,
     pending: Vec<u8>,
 }

@@ -1,7 +1,7 @@
-//! `sandkeep bench`: how fast this product is on this machine, beside what else one could use.
+//! `sandkeep bench`: the speed of this product on this machine, compared with alternatives.
 //!
-//! All measures are taken in one run, one sample of each per round in turn, because a figure from
-//! another minute says nothing about this one. Durability and isolation stay as they are in use.
+//! All measurements are taken in one run, one sample of each per round in turn, because a figure from another minute is
+//! not comparable. Durability and isolation stay enabled.
 
 mod daemon;
 mod engine;
@@ -62,7 +62,7 @@ pub struct BenchArgs {
     address: Option<SocketAddr>,
 }
 
-/// What stops a benchmark.
+/// Why a benchmark stops.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     #[error("cannot {what}")]
@@ -81,8 +81,8 @@ fn cannot(what: &'static str) -> impl FnOnce(io::Error) -> BenchError {
     move |source| BenchError::Io { what, source }
 }
 
-/// Runs the benchmark and returns what to print. An interrupt ends it after the current round, so
-/// that nothing is left behind.
+/// Runs the benchmark and returns its report. An interrupt ends it after the current round, so that nothing is left
+/// behind.
 pub async fn run(args: BenchArgs) -> Result<String, BenchError> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&interrupted);
@@ -142,13 +142,13 @@ fn measure(args: &BenchArgs, interrupted: &AtomicBool) -> Result<String, BenchEr
     }
 }
 
-/// The part of a sandbox's description that the benchmark needs.
+/// The part of a sandbox's JSON that the benchmark needs.
 #[derive(Deserialize)]
 struct Created {
     id: String,
 }
 
-/// What a round measures: what takes a good part of a second is in one of ten.
+/// What a round measures: operations that take a good part of a second are in one of ten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pace {
     Quick,
@@ -191,7 +191,7 @@ impl Bench {
             if interrupted.load(Ordering::Relaxed) {
                 return Err(BenchError::Interrupted);
             }
-            // The first round that counts is one for the slow as well.
+            // The first counted round includes the slow operations.
             let pace = match round.abs_diff(BENCH_WARMUP_ROUNDS).is_multiple_of(BENCH_SLOW_EVERY) {
                 true => Pace::All,
                 false => Pace::Quick,
@@ -245,7 +245,7 @@ impl Bench {
         self.create_with(None)
     }
 
-    /// Every sandbox is labelled anew: a store may skip the write of a row it has already.
+    /// Every sandbox gets a new label, because a store may skip writing an unchanged row.
     fn create_with(&mut self, runtime: Option<&str>) -> Result<String, BenchError> {
         self.created += 1;
         let labels = json!({ "bench": self.created.to_string() });
@@ -289,7 +289,7 @@ impl Bench {
     }
 }
 
-/// A request that must be carried out.
+/// A request that must succeed.
 fn call(
     connection: &mut Connection,
     what: &'static str,

@@ -1,5 +1,5 @@
-//! The directory that has all files of a benchmark. It is named after the process, so that the next benchmark knows
-//! whether it is in use, and removes what a killed one left.
+//! The directory of all files of a benchmark. It is named after the process, so that the next benchmark knows whether
+//! it is in use, and removes the leftovers of a killed one.
 
 use std::fs;
 use std::io;
@@ -10,10 +10,10 @@ use std::process::Command;
 use sandkeep_core::SandboxId;
 
 const PREFIX: &str = "sandkeep-bench.";
-/// What `sandkeep sweep` knows data directories by.
+/// The prefix by which `sandkeep sweep` recognizes data directories.
 const DATA_PREFIX: &str = "sandkeep-run.";
 
-/// The directory of this process. It is removed when this is dropped.
+/// The directory of this process, removed on drop.
 pub struct Place;
 
 impl Place {
@@ -41,7 +41,7 @@ pub fn data_dir() -> PathBuf {
     path().join(format!("{DATA_PREFIX}{}", SandboxId::random()))
 }
 
-/// Where data is on a disk as a rule: in a /tmp that is memory, being durable would cost nothing.
+/// A directory that is usually on a disk: in a /tmp in memory, durability would cost nothing.
 fn parent() -> PathBuf {
     std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from)
 }

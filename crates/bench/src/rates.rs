@@ -1,5 +1,5 @@
-//! What is counted per second: bytes of a command's output against a plain pipe, and requests through
-//! the proxy of ports against the same server on the host. One after the other in turn, in one run.
+//! Throughput: bytes of a command's output compared with a plain pipe, and requests through the port proxy compared
+//! with the same server on the host. Alternating, in one run.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,10 +13,10 @@ use super::http::Connection;
 use sandkeep_core::limits::{BENCH_ANSWER, BENCH_RATE_SAMPLES, BENCH_STREAM_BYTES, BENCH_WRK_SECS};
 
 const SERVER: &str = include_str!("server.py");
-/// Where the server in the sandbox listens.
+/// The port of the server in the sandbox.
 const PORT: u16 = 8000;
 
-/// A figure beside the one of the ordinary way.
+/// A figure, and that of the reference.
 #[derive(Debug, Serialize)]
 pub struct Rate {
     pub name: &'static str,
@@ -33,7 +33,7 @@ pub enum Taken {
     NotMeasured { reason: String },
 }
 
-/// Takes all of them, in a sandbox that runs.
+/// Takes all of them, in a running sandbox.
 pub fn all(address: SocketAddr, sandbox: &str) -> Vec<Rate> {
     let place = Place { address, sandbox };
     vec![
@@ -83,7 +83,7 @@ pub fn megabytes_a_second(bytes: u64, began: Instant) -> f64 {
     bytes as f64 / 1e6 / began.elapsed().as_secs_f64()
 }
 
-/// What both say: text that no encoding makes longer.
+/// The output of both: text that no encoding makes longer.
 fn speech() -> [String; 3] {
     let bytes = BENCH_STREAM_BYTES;
     let script =
@@ -101,7 +101,7 @@ fn piped() -> io::Result<f64> {
     Ok(megabytes_a_second(bytes, began))
 }
 
-/// Reads as much at once as whoever wants to be fast does.
+/// Reads in large blocks, as a fast reader does.
 struct Counter;
 
 impl Write for Counter {
@@ -223,14 +223,14 @@ fn wrk(arguments: &[&str]) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// How many requests a second wrk gets answered.
+/// Requests per second, measured by wrk.
 fn requests(arguments: &[&str]) -> io::Result<f64> {
     let time = format!("-d{BENCH_WRK_SECS}s");
     let said = wrk(&[&["-t1", "-c8", &time], arguments].concat())?;
     parse_wrk(&said).ok_or_else(|| io::Error::other(format!("wrk says no rate: {said}")))
 }
 
-/// `None` unless all went well.
+/// `None` unless everything succeeded.
 fn parse_wrk(said: &str) -> Option<f64> {
     if said.contains("Non-2xx") || said.contains("Socket errors") {
         return None;

@@ -1,4 +1,4 @@
-//! The figures of a run: quantiles, ratios to the yardsticks, and the goals beside them.
+//! The figures of a run: quantiles, ratios to the yardsticks, and the goals.
 
 mod runtimes;
 mod storages;
@@ -15,7 +15,7 @@ use storages::StorageFigures;
 pub use runtimes::RuntimeSamples;
 pub use storages::{Operation, StorageSamples};
 
-/// What is timed. All before `Cold` are yardsticks: what else one could use.
+/// What is timed. Everything before `Cold` is a yardstick: an alternative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Measure {
@@ -64,7 +64,7 @@ impl Measure {
         }
     }
 
-    /// What the design asks for: at most this many times a yardstick.
+    /// The design's goals: at most this multiple of a yardstick.
     fn goals(self) -> &'static [Goal] {
         match self {
             Self::Cold => &[Goal { yardstick: Measure::Bwrap, at_most: 0.5 }],
@@ -92,8 +92,8 @@ struct Goal {
     at_most: f64,
 }
 
-/// Whether operations follow each other at once or after a pause. Paths with many hops between
-/// processes are slower after a pause, so a figure without its regime says little.
+/// Whether operations follow each other at once or after a pause. Paths with many hops between processes are slower
+/// after a pause, so a figure needs its regime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Regime {
@@ -108,7 +108,7 @@ pub struct Samples {
     pub taken: Vec<Duration>,
 }
 
-/// A yardstick that is not on this machine, and why.
+/// A yardstick that is not available on this machine, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
     pub measure: Measure,
@@ -207,7 +207,7 @@ impl Figures {
     }
 }
 
-/// As many digits as say something.
+/// With as many digits as are significant.
 fn figure(value: f64) -> String {
     if value < 100.0 { format!("{value:.2}") } else { format!("{value:.0}") }
 }

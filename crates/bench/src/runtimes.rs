@@ -1,5 +1,5 @@
-//! Every runtime of the daemon beside the bare tool it is made of: the same steps as for the usual one, in the
-//! same rounds, and what an idle sandbox costs the machine.
+//! Every runtime of the daemon compared with the bare tool that it uses: the same steps as for the default one, in the
+//! same rounds, and the memory of an idle sandbox.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use super::report::{Measure, RuntimeSamples};
 use super::{Bench, BenchError, cannot, rest};
 use sandkeep_core::limits::BENCH_IDLE_SANDBOXES;
 
-/// A runtime as the daemon lists it.
+/// A runtime in the daemon's list.
 #[derive(Deserialize)]
 struct Listed {
     name: String,
@@ -28,7 +28,7 @@ struct Listing {
     runtimes: Vec<Listed>,
 }
 
-/// The bare tool's run and exec that a runtime is held against.
+/// The bare tool's run and exec that a runtime is compared with.
 fn bare(runtime: &str) -> (Option<Measure>, Option<Measure>) {
     match runtime {
         "native" => (Some(Measure::Bwrap), Some(Measure::Spawn)),
@@ -43,7 +43,7 @@ fn bare(runtime: &str) -> (Option<Measure>, Option<Measure>) {
 }
 
 impl Bench {
-    /// Those that isolate and can be used here.
+    /// Those that isolate and are usable here.
     pub(super) fn find_runtimes(&mut self) -> Result<(), BenchError> {
         let answer = self.call("list its runtimes", "GET", "/api/v1/runtimes", "")?;
         let listing: Listing = serde_json::from_slice(&answer)
@@ -87,8 +87,8 @@ impl Bench {
         Ok((began.elapsed(), done))
     }
 
-    /// What the machine has less of while a number of idle sandboxes is there, the tool's own helpers and the
-    /// kernel's part included.
+    /// The decrease of the machine's available memory by a number of idle sandboxes, including the tool's helpers and
+    /// the kernel's part.
     pub(super) fn weigh_idle(&mut self) -> Result<(), BenchError> {
         for index in 0..self.runtimes.len() {
             let name = self.runtimes[index].samples.runtime.clone();
@@ -115,7 +115,7 @@ impl Bench {
     }
 }
 
-/// A runtime, and a sandbox of it that runs all the time.
+/// A runtime, and its running sandbox.
 pub(super) struct Contender {
     pub samples: RuntimeSamples,
     running: String,

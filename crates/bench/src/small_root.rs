@@ -1,5 +1,5 @@
-//! A root for the tools we are compared with: the host's own /usr and nothing else, so that all of them run
-//! the same `/bin/true` as we do. As an OCI bundle, and as an image for engines.
+//! A root for the compared tools: only the host's own /usr, so that all of them run the same `/bin/true` as we do. As
+//! an OCI bundle, and as an image for engines.
 
 use std::fs;
 use std::io;
@@ -12,10 +12,10 @@ use serde_json::json;
 use super::place;
 use sandkeep_core::SandboxId;
 
-/// Where programs and libraries are, besides /usr.
+/// Programs and libraries besides /usr.
 const LINKS: [&str; 3] = ["bin", "lib", "lib64"];
 
-/// A directory that goes away with it.
+/// A temporary directory.
 #[derive(Debug)]
 pub struct SmallRoot {
     bundle: PathBuf,
@@ -49,7 +49,7 @@ impl SmallRoot {
         self.bundle.join("rootfs")
     }
 
-    /// Makes an image of it with an engine's own command, and says by which id.
+    /// Imports it as an image with an engine's own command, and returns the image id.
     pub fn import(&self, engine: &str) -> io::Result<String> {
         let mut tar = Command::new("tar")
             .arg("-C")
@@ -79,7 +79,7 @@ impl Drop for SmallRoot {
     }
 }
 
-/// The least that every OCI runtime takes: namespaces, /proc, the host's /usr.
+/// The minimum that every OCI runtime accepts: namespaces, /proc, the host's /usr.
 fn config() -> serde_json::Value {
     let namespaces = ["pid", "network", "ipc", "uts", "mount"].map(|kind| json!({ "type": kind }));
     json!({

@@ -1,6 +1,6 @@
-//! How fast each storage is with trees of different sizes: a template of one, and a sandbox with one in its
-//! workspace. Beside each figure stands that of the smallest tree, taken in turn with it, and what `cp -a` takes for
-//! the same tree: what a storage does in one step does not grow with the tree, and what it copies does.
+//! The speed of each storage with trees of different sizes: a template of one, and a sandbox with one in its workspace.
+//! Each figure is compared with that of the smallest tree, measured alternately, and with `cp -a` of the same tree:
+//! constant-time operations do not grow with the tree, and copies do.
 
 use std::fs;
 use std::io;
@@ -20,7 +20,7 @@ use super::{BenchError, call, cannot};
 use sandkeep_core::limits::{BENCH_FORKS, BENCH_STORAGE_ANSWER, BENCH_STORAGE_ROUNDS_MAX};
 use sandkeep_storage::StorageChoice;
 
-/// How often each tree may be in a sandbox at once: with as much again, and what comes and goes beside them.
+/// How many copies of each tree a sandbox may contain at once.
 const COPIES: u64 = 3;
 
 #[derive(Debug, clap::Args)]
@@ -40,7 +40,7 @@ pub struct StorageArgs {
     storage_rounds: u64,
 }
 
-/// Measures every storage that can be used here, with every tree. An interrupt leaves out the rest.
+/// Measures every usable storage with every tree. An interrupt skips the rest.
 pub fn all(
     args: &StorageArgs,
     interrupted: &AtomicBool,
@@ -64,7 +64,7 @@ pub fn all(
             }
         };
         for tree in trees {
-            // It may take minutes, and whoever waits shall know what for.
+            // It may take minutes, so the user is told what is running.
             eprintln!("measuring {storage} with {tree}");
             let small = (*tree != trees[0]).then_some(trees[0]);
             let subject = |tree| Subject::new(&place, storage, tree, &daemon);
@@ -87,7 +87,7 @@ pub fn all(
     Ok(found)
 }
 
-/// Where the trees are; it goes away with them.
+/// The temporary directory of the trees.
 struct Trees(PathBuf);
 
 impl Trees {
@@ -110,19 +110,19 @@ impl Drop for Trees {
     }
 }
 
-/// A tree, a daemon, and a sandbox of it that has the tree.
+/// A tree, a daemon, and its sandbox with the tree.
 struct Subject {
     tree: PathBuf,
     /// Of its template.
     name: String,
     connection: Connection,
     id: String,
-    /// What the others are compared with and rolled back to.
+    /// The snapshot for comparisons and rollbacks.
     snapshot: String,
     samples: StorageSamples,
 }
 
-/// A tree, and the smallest before it unless it is that: everything is done with each in turn.
+/// A tree, and before it the smallest one (unless it is that itself): every operation alternates between them.
 struct Subjects<'a> {
     all: Vec<Subject>,
     rounds: u64,
@@ -156,7 +156,7 @@ impl Subjects<'_> {
             .iter_mut()
             .try_for_each(|subject| destroy(&mut subject.connection, &subject.id))?;
         match measured {
-            // What it cannot do is left out, and said.
+            // Unsupported operations are left out, with a note.
             Err(BenchError::Refused { what, status: 400 | 404 | 405, body }) => {
                 self.all.iter_mut().for_each(|subject| subject.samples.lacks(what, &body));
                 Ok(())
@@ -165,7 +165,7 @@ impl Subjects<'_> {
         }
     }
 
-    /// Snapshots, and what is done with them.
+    /// Snapshots, and operations on them.
     fn measure_time(&mut self) -> Result<(), BenchError> {
         for _ in 0..self.rounds {
             self.in_turn(|subject| {
@@ -178,7 +178,7 @@ impl Subjects<'_> {
             self.in_turn(|subject| {
                 subject.write_more()?;
                 let snapshot = subject.timed(Operation::SnapshotDirty, Subject::snapshot)?;
-                // It alone has what is removed now.
+                // Only the deleted snapshot has this data.
                 subject.delete_snapshot(&snapshot)?;
                 subject.remove_more()
             })?;
@@ -275,7 +275,7 @@ impl Subject {
         Ok(())
     }
 
-    /// What a storage takes when it first has to write what is not on the disk yet.
+    /// The time of a storage that first has to write dirty data.
     fn dirty(&mut self) -> Result<(), BenchError> {
         self.write_more()?;
         self.timed(Operation::DiffDirty, Self::diff)?;
@@ -287,7 +287,7 @@ impl Subject {
         self.timed(Operation::RollbackDirty, Self::roll_back)
     }
 
-    /// As much again that is not on the disk yet.
+    /// The same amount of unwritten data in addition.
     fn write_more(&mut self) -> Result<(), BenchError> {
         self.sh("cp -a --reflink=never ~/tree ~/more")
     }

@@ -1,5 +1,5 @@
-//! What agents do all the time: files in and out against `cp`, a search of many files against ripgrep on the host, and
-//! calls of a tool against a bare exec. One after the other in turn, in one run.
+//! Typical operations of agents: file transfers compared with `cp`, a search of many files compared with ripgrep on the
+//! host, and tool calls compared with a bare exec. Alternating, in one run.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -21,7 +21,7 @@ use sandkeep_core::{
     },
 };
 
-/// Beneath the home of the sandbox's user, and beneath a directory of the host.
+/// Below the home of the sandbox's user, and below a directory of the host.
 const FILE: &str = "bench-file";
 const TREE: &str = "bench-tree";
 const NEEDLE: &str = "needle";
@@ -40,7 +40,7 @@ pub struct ToolArgs {
 }
 
 impl ToolArgs {
-    /// What all of it takes in the sandbox, about.
+    /// Approximate space of all files in the sandbox.
     pub fn mebibytes(&self) -> u64 {
         match self.no_tools {
             true => 0,
@@ -49,7 +49,7 @@ impl ToolArgs {
     }
 }
 
-/// Takes all of them, in a sandbox that runs.
+/// Takes all of them, in a running sandbox.
 pub fn all(args: &ToolArgs, address: SocketAddr, sandbox: &str) -> Vec<Rate> {
     if args.no_tools {
         return Vec::new();
@@ -72,7 +72,7 @@ pub fn all(args: &ToolArgs, address: SocketAddr, sandbox: &str) -> Vec<Rate> {
     ]
 }
 
-/// A sandbox, and a directory of the host that goes away.
+/// A sandbox, and a temporary directory of the host.
 struct Place<'a> {
     address: SocketAddr,
     sandbox: &'a str,
@@ -106,7 +106,7 @@ impl<'a> Place<'a> {
         succeeded(connection.request("POST", &self.target(rest), &body.to_string())?)
     }
 
-    /// A file of the host, as large as the one that goes up.
+    /// A file of the host, with the size of the uploaded one.
     fn original(&self, size: u64) -> io::Result<PathBuf> {
         let path = self.directory.join(FILE);
         fs::write(&path, content(size))?;
@@ -122,7 +122,7 @@ impl<'a> Place<'a> {
         if done.success() { Ok(rate) } else { Err(io::Error::other("cp failed")) }
     }
 
-    /// The head of a request for the file, on a connection of its own.
+    /// The request headers for the file, on a separate connection.
     fn begin(&self, method: &str, headers: &str) -> io::Result<TcpStream> {
         let mut stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(BENCH_STORAGE_ANSWER))?;
@@ -138,7 +138,7 @@ impl<'a> Place<'a> {
         self.original(size)?;
         let (bytes, mut connection) = (content(size), self.connection()?);
         let up = || {
-            // A new file, as the copy is: one that is replaced takes the room of two.
+            // A new file, like the copy: replacing one would need twice the space.
             self.remove(&mut connection)?;
             let began = Instant::now();
             let mut stream = self.begin("PUT", &format!("content-length: {size}\r\n"))?;
@@ -261,7 +261,7 @@ fn succeeded(answer: super::http::Response) -> io::Result<Value> {
     }
 }
 
-/// A middle one of several calls, in milliseconds.
+/// The median of several calls, in milliseconds.
 fn p50_ms(mut call: impl FnMut() -> io::Result<()>) -> impl FnMut() -> io::Result<f64> {
     move || {
         let mut took = Vec::new();
@@ -274,7 +274,7 @@ fn p50_ms(mut call: impl FnMut() -> io::Result<()>) -> impl FnMut() -> io::Resul
     }
 }
 
-/// Bytes that nothing on the way can make fewer.
+/// Incompressible bytes.
 fn content(size: u64) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let words = (0..size.div_ceil(8)).flat_map(|_| {
@@ -286,7 +286,7 @@ fn content(size: u64) -> Vec<u8> {
     words.take(usize::try_from(size).unwrap_or(usize::MAX)).collect()
 }
 
-/// Makes so many small files, a hundred in a directory, of which the last holds what is looked for.
+/// Creates this many small files, a hundred per directory, the last of which contains the searched text.
 fn plant(files: u64) -> String {
     format!(
         "set -e; rm -rf {TREE}; mkdir {TREE}; cd {TREE}; i=0; while [ $i -lt {files} ]; do d=$((i / 100)); \

@@ -1,5 +1,5 @@
-//! Trees of files that storages are measured with: so many bytes, or so many files. What is in them cannot be
-//! compressed, and is the same in every run.
+//! File trees for measuring storages: by size, or by number of files. Their content is incompressible, and the same in
+//! every run.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -11,7 +11,7 @@ use sandkeep_core::limits::MIB;
 
 /// Files of one directory.
 const FILES_PER_DIRECTORY: u64 = 1_000;
-/// Of each file of a tree that is about their number.
+/// The file size in a tree defined by its number of files.
 const SMALL_FILE_BYTES: u64 = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,16 +55,16 @@ impl fmt::Display for Tree {
 }
 
 impl Tree {
-    /// What it takes on a disk, about.
+    /// Approximate size on disk.
     pub fn mebibytes(self) -> u64 {
         match self {
             Self::Mebibytes(count) => count,
-            // A block for each file, and as much again for its name and the rest.
+            // A block for each file, and the same for its name and metadata.
             Self::Files(count) => (count * 8 * 1024).div_ceil(MIB),
         }
     }
 
-    /// Makes it in a new directory.
+    /// Creates it in a new directory.
     pub fn make(self, at: &Path) -> io::Result<()> {
         let (files, bytes) = match self {
             Self::Mebibytes(count) => (count, MIB),

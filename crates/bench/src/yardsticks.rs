@@ -1,5 +1,5 @@
-//! What we are compared with: the cheapest way to run a command at all, and other ways to run it
-//! isolated. A yardstick that is not on this machine says why and is left out.
+//! The yardsticks: the cheapest way to run a command at all, and other ways to run it isolated. One that is not
+//! available on this machine is left out with the reason.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -40,15 +40,14 @@ const BWRAP: &[&str] = &[
     "/bin/true",
 ];
 
-/// A command whose run from start to end is one sample.
+/// A command; a complete run is one sample.
 #[derive(Debug)]
 pub struct Yardstick {
     pub measure: Measure,
     argv: Vec<String>,
-    /// What it reads and writes instead of the host's null device: runsc and crun give that away to the
-    /// user that they run their container as.
+    /// Replaces the host's null device: runsc and crun change the owner of their stdio to the container's user.
     stdio: Option<PathBuf>,
-    /// It takes a good part of a second: only some rounds run it.
+    /// It takes a good part of a second, so only some rounds run it.
     pub slow: bool,
 }
 
@@ -59,8 +58,7 @@ impl Yardstick {
         Self { measure, argv, stdio: None, slow }
     }
 
-    /// Runs it once. `std::process` uses `posix_spawn` here: nothing is to be done between fork and
-    /// exec.
+    /// Runs it once. `std::process` uses `posix_spawn` here, because nothing has to be done between fork and exec.
     pub fn sample(&self) -> io::Result<Duration> {
         let mut command = self.quiet()?;
         let began = Instant::now();
@@ -94,12 +92,12 @@ impl Yardstick {
     }
 }
 
-/// All yardsticks this machine has, and what they need.
+/// All yardsticks of this machine, and their resources.
 #[derive(Debug, Default)]
 pub struct Yardsticks {
     pub usable: Vec<Yardstick>,
     pub left_out: Vec<LeftOut>,
-    /// Engines go before the root that their images are of.
+    /// Dropped before the root that their images were made from.
     engines: Vec<Engine>,
     root: Option<SmallRoot>,
 }
@@ -140,7 +138,7 @@ impl Yardsticks {
         };
         self.add(tool(Measure::RuncRun, with(&["runc"])));
         self.add(tool(Measure::RunscRun, with(RUNSC)));
-        // It takes no hybrid layout of control groups, so there it must not see the second version's.
+        // It does not support the hybrid cgroup layout, so there it must not see version 2.
         let crun = match Path::new("/sys/fs/cgroup/unified").exists() {
             true => with(&["unshare", "-m", "sh", "-c", HIDE_UNIFIED, "crun"]),
             false => with(&["crun"]),

@@ -1,13 +1,13 @@
-//! What time it is. The broker asks here and nowhere else for everything that has a deadline, so that
-//! a test can let hours pass, set the wall clock or put the machine to sleep.
+//! Clocks. The broker reads the time only through this trait, so that a test can let hours pass, set the wall clock or
+//! suspend the machine.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 
 /// # Behavior
-/// - `uptime` never goes back, and goes on while the machine sleeps.
-/// - `wall` may be set by anybody at any time.
+/// - `uptime` never goes back, and also counts while the machine is suspended.
+/// - `wall` may be set at any time.
 #[async_trait]
 pub trait Clock: Send + Sync {
     fn wall(&self) -> jiff::Timestamp;
@@ -15,11 +15,11 @@ pub trait Clock: Send + Sync {
     /// How long the host has been up.
     fn uptime(&self) -> Duration;
 
-    /// Waits for about so long. It may return early or, after a sleep of the machine, late.
+    /// Waits for about this long. It may return early or, after a suspend, late.
     async fn pass(&self, time: Duration);
 }
 
-/// The clocks of the kernel.
+/// The kernel's clocks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 

@@ -1,5 +1,5 @@
-//! One error for every verb of the broker. It knows nothing of HTTP and nothing of the rest of the broker: it
-//! has a [`Code`](sandkeep_core::Code), and each front door says that in its own dialect.
+//! One error type for every verb of the broker. It is independent of HTTP and of the rest of the broker: it has a
+//! [`Code`](sandkeep_core::Code), and each front door translates that into its own dialect.
 
 mod code;
 
@@ -23,7 +23,7 @@ pub enum Error {
     #[error(transparent)]
     InvalidSpec(#[from] InvalidSpec),
 
-    /// A request is wrong in one field.
+    /// One field of a request is invalid.
     #[error("{field}: {problem}")]
     InvalidField { field: &'static str, problem: String },
 
@@ -43,42 +43,42 @@ pub enum Error {
     #[error("template {name} is in use by {}", listed(users))]
     TemplateInUse { name: String, users: Vec<SandboxId> },
 
-    /// It is for everybody, so not everybody may remove or replace it.
+    /// The template is shared, so only an admin may remove or replace it.
     #[error("template {name} is shared: only an admin can change it")]
     TemplateShared { name: String },
 
-    /// What a template runs in its sandboxes did not come up.
+    /// The program that a template starts in its sandboxes did not become ready.
     #[error("the start process of {id} is not ready: {problem}")]
     StartUpFailed { id: SandboxId, problem: String },
 
-    /// A build file that cannot be carried out.
+    /// An invalid build file.
     #[error("{problem}")]
     BuildFileInvalid { problem: String },
 
-    /// A build begins with something that is neither here, for its owner, nor to be had elsewhere.
+    /// The base of a build stage is neither a template of the owner nor available from a registry.
     #[error("line {line}: {name}: {problem}")]
     BaseNotFound { line: usize, name: String, problem: String },
 
-    /// A step of a build went wrong.
+    /// A step of a build failed.
     #[error("line {line}: {instruction}: {problem}")]
     BuildFailed { line: usize, instruction: String, problem: String },
 
-    /// What was to become a template or a workspace is none.
+    /// The source of a template or a workspace is invalid.
     #[error("{problem}")]
     SourceInvalid { problem: String },
 
-    /// It may be there, and is not for this caller.
+    /// The path may exist, but this caller may not use it.
     #[error("{path} is not under any of the daemon's source_roots")]
     SourceForbidden { path: String },
 
-    /// It is elsewhere, and could not be brought here.
+    /// A remote source that could not be fetched.
     #[error("{problem}")]
     SourceUnavailable { problem: String },
 
     #[error("there is no repository {url}")]
     RepositoryNotFound { url: String },
 
-    /// Where it is, one has to show who one is first; some say so of what is not there, too.
+    /// The host requires authentication; some hosts also answer so for repositories that do not exist.
     #[error("{url} requires credentials: it is private or does not exist")]
     RepositoryPrivate { url: String },
 
@@ -91,11 +91,11 @@ pub enum Error {
     #[error("there is no upload {id}")]
     UploadNotFound { id: UploadId },
 
-    /// The sandbox's disk, or the one beneath it, is full.
+    /// The sandbox's disk, or the disk of the host below it, is full.
     #[error("no space left for {what}")]
     NoSpace { what: &'static str },
 
-    /// What is left of the host's disk is for the daemon's own records.
+    /// The remaining space on the host's disk is reserved for the daemon's own records.
     #[error(
         "less than {reserve_mb} MiB of the data directory's disk are free; the rest is kept for the daemon itself"
     )]
@@ -131,11 +131,11 @@ pub enum Error {
     #[error("the Idempotency-Key {key} was used for another request")]
     IdempotencyMismatch { key: IdempotencyKey },
 
-    /// It must not be made a second time, and the first one cannot be answered any more.
+    /// The create must not be repeated, and the first result is no longer available.
     #[error("sandbox {id}, created under the Idempotency-Key {key}, no longer exists")]
     IdempotencyGone { key: IdempotencyKey, id: SandboxId },
 
-    /// `known` are the parameters that the tool has.
+    /// `known` lists the tool's parameters.
     #[error("{tool}: {parameter}: {problem}; its parameters are: {known}")]
     ToolArgument { tool: &'static str, parameter: String, problem: String, known: String },
 
@@ -160,7 +160,7 @@ pub enum Error {
     )]
     UnfitVolume { runtime: &'static str, storage: &'static str, kind: RootKind },
 
-    /// There is some space left, for what runs.
+    /// The remaining space is reserved for running sandboxes.
     #[error(
         "the {storage} pool is over {percent} % full, so no sandboxes or snapshots are created"
     )]
@@ -178,40 +178,40 @@ pub enum Error {
     #[error("exec {id} has ended")]
     ExecEnded { id: ExecId },
 
-    /// It is not open for more, or never was.
+    /// Stdin was closed, or was never open for more input.
     #[error("the stdin of exec {id} is closed")]
     StdinClosed { id: ExecId },
 
     #[error("exec {id} has no terminal")]
     NoTerminal { id: ExecId },
 
-    /// Nothing was begun: what a command says could not be kept.
+    /// Nothing was started: the command's output could not be journaled.
     #[error("cannot write a journal for the exec: {source}")]
     Journal {
         #[source]
         source: std::io::Error,
     },
 
-    /// Something about the files of a sandbox, as it is said inside.
+    /// A file error, as reported from inside the sandbox.
     #[error("{}{message}", path.as_ref().map(|p| format!("{p:?}: ")).unwrap_or_default())]
     File { kind: FailureKind, path: Option<String>, message: String },
 
-    /// What works on files inside gave no answer.
+    /// The toolbox gave no answer.
     #[error("the file helper in the sandbox failed: {problem}")]
     ToolboxBroke { problem: String },
 
-    /// It had more to do than there is memory for.
+    /// The toolbox ran out of memory.
     #[error("the file helper in the sandbox was killed: out of memory")]
     ToolboxOutOfMemory,
 
     #[error("there is no key {id}")]
     KeyNotFound { id: KeyId },
 
-    /// The verb is not legal in this state; `helps` is one that would lead out.
+    /// The verb is not legal in this state; `helps` is a verb that leads to a state where it is.
     #[error("cannot {verb} {id}: it is {state}")]
     WrongState { id: SandboxId, state: State, verb: Verb, helps: Option<Verb> },
 
-    /// Another verb is under way.
+    /// Another verb is in progress.
     #[error("cannot {verb} {id}: {under_way} is in progress")]
     Busy { id: SandboxId, verb: Verb, under_way: Verb },
 
@@ -224,15 +224,15 @@ pub enum Error {
     #[error("{id} already has a snapshot {name}")]
     SnapshotExists { id: SandboxId, name: SnapshotName },
 
-    /// None of them gives way to another.
+    /// The maximum is reached, and no snapshot may be removed automatically.
     #[error("{id} has its maximum of {limit} named snapshots")]
     SnapshotsFull { id: SandboxId, limit: usize },
 
-    /// Something about the files ends the daemon, or takes it too long.
+    /// The sandbox's files make the daemon crash, or keep it busy for too long.
     #[error("{attempts} daemons began to bring files back and none finished")]
     RevertAbandoned { attempts: u32 },
 
-    /// What a sandbox holds is more than is read or written for one request.
+    /// The sandbox's data exceeds what one request may read or write.
     #[error("cannot {what}")]
     FilesTooLarge {
         what: &'static str,
@@ -259,18 +259,18 @@ pub enum Error {
         source: std::io::Error,
     },
 
-    /// The sandbox could not be made or started; `reason` is the first cause.
+    /// The sandbox could not be created or started; `reason` is the first cause.
     #[error("{id} failed: {reason}")]
     SandboxFailed { id: SandboxId, reason: String },
 
-    /// This machine does not say how much it has.
+    /// The machine's resources cannot be determined.
     #[error("cannot read the memory size and number of processors: {source}")]
     HostUnreadable {
         #[source]
         source: std::io::Error,
     },
 
-    /// Another daemon has the data directory.
+    /// Another daemon uses the data directory.
     #[error("another sandkeep{} uses {path}", pid.map(|p| format!(" (pid {p})")).unwrap_or_default())]
     DataDirInUse { path: String, pid: Option<u32> },
 
@@ -284,7 +284,7 @@ pub enum Error {
     #[error("the daemon is shutting down")]
     ShuttingDown,
 
-    /// Somebody else has written what this node took for its own, so nothing was overwritten.
+    /// Another process has written a row that belongs to this node, so nothing was overwritten.
     #[error("{what} was changed concurrently")]
     Fenced { what: String },
 

@@ -1,9 +1,8 @@
-//! exec: run one command in a running sandbox. Execs go straight to the guest, side by side with each
-//! other and with the supervisor; what they have in common is a count, an index of journals and the
-//! sandbox's end.
+//! exec: run one command in a running sandbox. Execs go straight to the guest, concurrently with each other and with
+//! the supervisor. They share a counter, an index of journals and the end of the sandbox.
 //!
 //! ```text
-//!   exec ──▶ PendingExec (journal begun) ──▶ sending ──▶ Pump ──▶ journal ──▶ watchers
+//!   exec ──▶ PendingExec (journal created) ──▶ sending ──▶ Pump ──▶ journal ──▶ watchers
 //!                                         a later daemon: rejoin ──┘
 //! ```
 
@@ -61,7 +60,7 @@ pub(crate) use place::{Place, Wanted, as_asked};
 pub use stdin::StdinTurn;
 pub use watching::{Detached, ExecWatch};
 
-/// One command as a caller asks for it, before it is checked.
+/// A command as requested, before validation.
 #[derive(Clone, Default)]
 pub struct ExecDraft {
     /// Empty for the command of the sandbox's image.
@@ -94,29 +93,29 @@ impl fmt::Debug for ExecDraft {
     }
 }
 
-/// What becomes of a command whose caller leaves before it has ended.
+/// What happens to a command whose client disconnects before it ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnDisconnect {
     #[default]
     GoOn,
     Kill,
-    /// It goes on, and sees the end of its stdin.
+    /// The command continues; its stdin is closed.
     CloseStdin,
 }
 
-/// The execs of one sandbox: how many may run, what is kept of them, and which take stdin.
+/// The execs of one sandbox: how many may run, which journals exist, and which execs accept stdin.
 pub(crate) struct Execs {
     pub activity: Arc<Activity>,
     pub index: JournalIndex,
     stdins: Stdins,
     terminals: Terminals,
-    /// Of the first process of each that runs, inside the sandbox.
+    /// Pid, inside the sandbox, of the first process of each running exec.
     pids: Mutex<HashMap<ExecId, u32>>,
-    /// One permit for each who may still watch its files.
+    /// One permit for each further watcher of the sandbox's files.
     pub onlookers: Arc<Semaphore>,
-    /// Whom events about them concern; `None` if nobody is told.
+    /// The subject of their events; `None` if no events are published.
     pub subject: Option<Subject>,
-    /// What an earlier daemon left, until somebody goes on with it.
+    /// Execs of an earlier daemon that nobody has resumed yet.
     found: Mutex<Vec<Unfinished>>,
     /// Those of them that this daemon has not joined yet.
     awaited: Awaited,
@@ -146,7 +145,7 @@ impl Execs {
         }
     }
 
-    /// A place for one more of its kind.
+    /// Takes a slot for one more exec of this kind.
     fn place(&self, keep: &Keep) -> Result<Busy, Error> {
         match keep {
             Keep::AmongTheLast => self.activity.begin_exec(),
@@ -154,7 +153,7 @@ impl Execs {
         }
     }
 
-    /// The place of one that an earlier daemon began.
+    /// The slot of an exec that an earlier daemon started.
     fn resumed(&self, keep: &Keep) -> Busy {
         match keep {
             Keep::AmongTheLast => self.activity.resume_exec(),
@@ -178,7 +177,7 @@ impl Execs {
         std::mem::take(&mut self.found.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What was left of one exec.
+    /// The unfinished state of one exec.
     fn take_found_of(&self, id: &ExecId) -> Option<Unfinished> {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let at = found.iter().position(|unfinished| unfinished.description.exec_id == *id)?;
@@ -191,8 +190,8 @@ impl Execs {
         }
     }
 
-    /// Tells the end of an exec, unless an earlier daemon has. Before it is written: a daemon that finds no end looks
-    /// whether it was told, and there are few such execs.
+    /// Publishes the end of an exec, unless an earlier daemon already did. This happens before the end is written: a
+    /// daemon that finds no end checks whether it was published, and such execs are rare.
     fn tell_end(&self, shared: &Shared, id: &ExecId, end: &ExecEnd) {
         if self.ends_told.lock().unwrap_or_else(PoisonError::into_inner).remove(id) {
             return;
@@ -204,7 +203,7 @@ impl Execs {
         failpoint!("exec.after_event");
     }
 
-    /// The end of an exec is written.
+    /// Called when the end of an exec is written.
     fn ended(self: &Arc<Self>, shared: &Shared, id: &ExecId) {
         self.stdins.remove(id);
         self.terminals.remove(id);
@@ -225,14 +224,13 @@ impl Execs {
     }
 }
 
-/// An exec that its caller has just begun. Dropping it lets the command go on, unless it was asked
-/// otherwise.
+/// An exec that its caller has just started. Dropping it lets the command continue, unless requested otherwise.
 pub struct Running {
     pub id: ExecId,
     pub input: ExecutionInput,
     guest: Arc<dyn Guest>,
     leash: Option<Leash>,
-    /// `None` only while it is dropped.
+    /// `None` only during drop.
     pump: Option<Pump>,
 }
 
@@ -250,14 +248,14 @@ impl Running {
         Self { id, input, guest, leash, pump: Some(pump) }
     }
 
-    /// The next event; `None` after the one `Ended`. The caller is the one who takes the output: who
-    /// comes slowly slows the command, and gets all of it, whatever the journal has room for.
+    /// The next event; `None` after `Ended`. The caller takes the output itself: a slow caller slows the command down
+    /// and receives all of the output, even beyond the journal's capacity.
     pub async fn next(&mut self) -> Option<ExecEvent> {
         self.pump.as_mut()?.next().await
     }
 
-    /// Waits for the end, and hands on all output until then. Dropping the call leaves the command running, and
-    /// its output in the journal.
+    /// Waits for the end, and passes on all output until then. Dropping the future leaves the command running, and its
+    /// output in the journal.
     pub async fn collect<F: Future<Output = ()>>(
         mut self,
         mut take: impl FnMut(OutputStream, u64, Bytes) -> F,
@@ -272,7 +270,7 @@ impl Running {
         ExecEnd::lost("its end was taken before", Duration::ZERO)
     }
 
-    /// Memory of the daemon for an answer about it: the sandbox's owner has so much at once.
+    /// Reserves memory for an answer about this exec from the sandbox owner's quota.
     pub fn answer_space(&self) -> Reservation {
         let owner = self.pump().execs().subject.as_ref().map(|subject| subject.owner.clone());
         self.pump().shared().answers.open(&owner.unwrap_or_else(Owner::local))
@@ -282,13 +280,13 @@ impl Running {
         self.pump.as_ref().expect("it is there until it is dropped")
     }
 
-    /// Stays the one who takes the output, so that the command waits for a slow client.
+    /// Keeps taking the output itself, so that the command waits for a slow client.
     pub fn attend(self) -> ExecWatch {
         let shared = Arc::clone(self.pump().shared());
         ExecWatch::of_caller(&shared, self)
     }
 
-    /// Leaves the taking to a task and follows the journal, as anybody else can.
+    /// Hands the reading to a task and follows the journal, like any other watcher.
     pub fn follow(mut self) -> ExecWatch {
         let (shared, journal) =
             (Arc::clone(self.pump().shared()), Arc::clone(self.pump().journal()));
@@ -316,7 +314,7 @@ impl Drop for Running {
     }
 }
 
-/// Admits a command, begins its journal, and starts it under this id, which no other exec of the sandbox has had.
+/// Admits a command, creates its journal, and starts it under this id, which no other exec of the sandbox has had.
 pub(crate) async fn exec(
     shared: &Arc<Shared>,
     handle: &Handle,
@@ -357,7 +355,7 @@ pub(crate) async fn exec(
     Ok(Running::new(guest, pump, on_disconnect))
 }
 
-/// The way inside, if the sandbox is in a state for it.
+/// The connection to the guest, if the sandbox is in a state that allows execs.
 pub(crate) fn admitted(handle: &Handle) -> Result<Arc<dyn Guest>, Error> {
     let published = handle.published.borrow();
     apply(&published.status, Trigger::Begin(Verb::Exec))
@@ -369,7 +367,7 @@ pub(crate) fn admitted(handle: &Handle) -> Result<Arc<dyn Guest>, Error> {
     published.guest.clone().ok_or_else(unreachable)
 }
 
-/// A command as the guest is asked for it. Its limits are those of the draft, unchecked.
+/// The guest's request for a command. Its limits are those of the draft, unchecked.
 pub(crate) fn request(
     handle: &Handle,
     mut draft: ExecDraft,

@@ -1,5 +1,5 @@
-//! Single flight: of many callers who want the same thing, one goes and the others wait for it. They
-//! share what it leaves for them; nothing is kept once nobody waits.
+//! Single flight: of several callers that want the same thing, one does the work and the others wait. They share its
+//! result, which is dropped once nobody waits.
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -21,16 +21,16 @@ impl<T> Default for Flights<T> {
     }
 }
 
-/// The only one under way for its key, until it is dropped.
+/// The only flight for its key, until it is dropped.
 pub(super) struct Flight<'a, T> {
     flights: &'a Flights<T>,
     key: Key,
-    /// Taken only when it is dropped.
+    /// Taken only during drop.
     seat: Option<OwnedMutexGuard<T>>,
 }
 
 impl<T: Default> Flights<T> {
-    /// Waits until nobody else is under way for this key.
+    /// Waits until no other flight with this key is in progress.
     pub async fn join(&self, key: Key) -> Flight<'_, T> {
         let seat = Arc::clone(self.seats().entry(key.clone()).or_default());
         let seat = Some(seat.lock_owned().await);
@@ -39,7 +39,7 @@ impl<T: Default> Flights<T> {
 }
 
 impl<T> Flights<T> {
-    /// A lock is held for one change of the map.
+    /// The lock is held for one change of the map.
     fn seats(&self) -> MutexGuard<'_, Seats<T>> {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -49,7 +49,7 @@ impl<T> Drop for Flight<'_, T> {
     fn drop(&mut self) {
         let mut seats = self.flights.seats();
         drop(self.seat.take());
-        // Whoever waits holds the seat, too, and got it under the lock that is held now.
+        // A waiting caller also holds the seat, and got it under the lock that is held now.
         if seats.get(&self.key).is_some_and(|seat| Arc::strong_count(seat) == 1) {
             seats.remove(&self.key);
         }

@@ -1,8 +1,8 @@
-//! Is this broker fit to serve? Asked often, by machines, so the answer never waits for a disk.
+//! Health and readiness. Machines ask often, so the answer never waits for a disk.
 //!
-//! What can hang (the pool, the store) is looked at by a task, one at a time however many ask, and its last
-//! finding is good for [`limits::HEALTH_FRESH`]. A look that takes longer than [`limits::HEALTH_ANSWER`] is itself
-//! the finding. Everything else is read from memory.
+//! Parts that can hang (the pool, the store) are checked by a task, at most one at a time, and its last result is valid
+//! for [`limits::HEALTH_FRESH`]. A check that takes longer than [`limits::HEALTH_ANSWER`] is itself the finding.
+//! Everything else is read from memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,13 +22,13 @@ use sandkeep_core::{State, limits, with_causes};
 use sandkeep_runtime::Usable;
 use sandkeep_storage::PoolHealth;
 
-/// Whether requests should be sent here.
+/// Whether requests should be sent to this daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Readiness {
     /// Requests will be served.
     Ready,
-    /// Send them elsewhere, or wait; `errors` says why.
+    /// Send requests elsewhere, or wait; `errors` says why.
     NotReady,
 }
 
@@ -39,14 +39,14 @@ pub enum PoolState {
     Ok,
     /// Fuller than `limits.pool_warning`, with less than 16 GiB free.
     Warning,
-    /// Fuller than `limits.pool_critical`, with less than 1 GiB free: the daemon is not ready, and makes no sandboxes
-    /// and snapshots.
+    /// Fuller than `limits.pool_critical`, with less than 1 GiB free: the daemon is not ready, and creates no sandboxes
+    /// or snapshots.
     Critical,
     /// It did not answer.
     Unusable,
 }
 
-/// The space for volumes. Where the pool grows by need, the space that it can still grow by counts as free.
+/// The space for volumes. In a pool that grows on demand, the space by which it can still grow counts as free.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Pool {
     /// The name of the storage: `btrfs` or `local`.
@@ -65,7 +65,7 @@ pub struct Pool {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct SandboxCount {
     pub total: usize,
-    /// How many are in each state; every state is named.
+    /// Number of sandboxes per state; every state is listed.
     #[schema(value_type = BTreeMap<String, usize>)]
     pub by_state: BTreeMap<&'static str, usize>,
 }
@@ -96,7 +96,7 @@ pub struct Health {
     pub uptime_secs: u64,
     pub pool: Pool,
     pub sandboxes: SandboxCount,
-    /// Commands that run now, in all sandboxes.
+    /// Commands running now, in all sandboxes.
     pub active_execs: usize,
     /// Services outside that are configured.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -105,7 +105,7 @@ pub struct Health {
     pub errors: Vec<String>,
 }
 
-/// What a look at the parts that can hang found.
+/// The result of checking the parts that can hang.
 #[derive(Clone)]
 struct Finding {
     pool: Result<PoolHealth, Arc<Error>>,
@@ -113,7 +113,7 @@ struct Finding {
     at: Instant,
 }
 
-/// The last finding, and whether somebody is looking.
+/// The last result, and whether a check is in progress.
 pub(super) struct Pulse {
     last: watch::Sender<Option<Finding>>,
     looking: AtomicBool,
@@ -125,7 +125,7 @@ impl Default for Pulse {
     }
 }
 
-/// Gives the look back, however it ended.
+/// Marks the check as finished, however it ended.
 struct Look(Arc<Shared>);
 
 impl Drop for Look {
@@ -178,14 +178,14 @@ pub(super) async fn health(shared: &Arc<Shared>) -> Health {
     }
 }
 
-/// Refuses what needs space, if hardly any is left: what there is must suffice for the sandboxes that run.
+/// Refuses requests that need space if hardly any is left: the rest must suffice for the running sandboxes.
 pub(super) async fn refuse_when_full(shared: &Arc<Shared>) -> Result<(), Error> {
-    // A pool that had room is looked at beside what is asked for, and not before it.
+    // If the pool had room, it is checked concurrently with the request and not before it.
     if known_state(shared) == Some(PoolState::Ok) {
         refresh(shared);
         return Ok(());
     }
-    // One that does not answer says so when it is used.
+    // A pool that does not answer will fail when it is used.
     let Some(finding) = finding(shared).await else { return Ok(()) };
     match pool(shared, finding.pool.as_ref().ok()).state {
         PoolState::Critical if is_full(shared).await => Err(pool_full(shared)),
@@ -211,12 +211,11 @@ fn pool_full(shared: &Shared) -> Error {
     Error::PoolFull { storage, percent: shared.policy.pool.critical * 100.0 }
 }
 
-/// Looks at the pool for somebody who is filling it, and knows how much of what is free is really left; why that has to
-/// stop, if it has. Blocks, so it is for threads that
-/// may.
+/// Checks the pool on behalf of a caller that is filling it; `left` corrects the free space for data that is not
+/// counted yet. Returns why writing must stop, if it must. Blocks.
 pub(super) fn over_critical_mark(shared: &Shared, left: impl Fn(u64) -> u64) -> Option<Over> {
     let look = tokio::time::timeout(limits::HEALTH_ANSWER, shared.storage.pool_health());
-    // One that does not answer says so when it is used.
+    // A pool that does not answer will fail when it is used.
     let mut found = tokio::runtime::Handle::current().block_on(look).ok()?.ok()?;
     found.free_bytes = left(found.free_bytes);
     let percent = (shared.policy.pool.critical * 100.0) as u64;
@@ -247,21 +246,21 @@ pub(super) async fn reading(shared: &Arc<Shared>) -> Reading {
     }
 }
 
-/// What the last look said of the pool.
+/// The pool's state in the last result.
 fn known_state(shared: &Shared) -> Option<PoolState> {
     let last = shared.pulse.last.borrow();
     let found = last.as_ref()?.pool.as_ref().ok();
     Some(pool(shared, found).state)
 }
 
-/// Has somebody look, unless that was just done or is under way.
+/// Starts a check, unless the last result is fresh or a check is in progress.
 pub(super) fn refresh(shared: &Arc<Shared>) {
     if !fresh(&shared.pulse.last.borrow()) && !shared.pulse.looking.swap(true, Ordering::AcqRel) {
         shared.tasks.spawn(look(Look(Arc::clone(shared))));
     }
 }
 
-/// The first look, before anybody asks.
+/// The first check, before any request.
 pub(super) async fn begin(shared: &Arc<Shared>) {
     let _ = finding(shared).await;
 }
@@ -270,7 +269,7 @@ fn fresh(finding: &Option<Finding>) -> bool {
     finding.as_ref().is_some_and(|finding| finding.at.elapsed() < limits::HEALTH_FRESH)
 }
 
-/// A finding that is fresh enough; `None` if there is none in time.
+/// A result that is fresh enough; `None` if there is none in time.
 async fn finding(shared: &Arc<Shared>) -> Option<Finding> {
     let mut last = shared.pulse.last.subscribe();
     refresh(shared);
@@ -283,7 +282,7 @@ async fn look(look: Look) {
     let pool = async { shared.storage.pool_health().await.map_err(|e| Arc::new(e.into())) };
     let store = async { shared.store.probe().await.map_err(|e| Arc::new(e.into())) };
     let (pool, store) = tokio::select! {
-        // A look that hangs must not keep the broker from closing.
+        // A check that hangs must not keep the broker from shutting down.
         () = shared.closing.cancelled() => return,
         both = async { tokio::join!(pool, store) } => both,
     };
@@ -308,7 +307,7 @@ fn pool(shared: &Shared, found: Option<&PoolHealth>) -> Pool {
 }
 
 fn pool_state(used_bytes: u64, total_bytes: u64, marks: &PoolMarks) -> PoolState {
-    // A part of a whole needs no more digits than a float has.
+    // A ratio needs no more precision than a float has.
     let over = |mark: f64, enough_bytes: u64| {
         let free_bytes = total_bytes.saturating_sub(used_bytes);
         used_bytes as f64 > total_bytes as f64 * mark && free_bytes < enough_bytes

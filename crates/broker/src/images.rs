@@ -1,15 +1,15 @@
-//! Templates that were made here: images that were imported, sandboxes that became one, and what was built.
+//! Templates created here: imported images, captured sandboxes, and builds.
 //!
 //! ```text
-//!  source ─▶ image ─▶ layers, one after the other ─▶ record        rm: record ─▶ layers that nobody needs
+//!  source ─▶ image ─▶ layers, one after the other ─▶ record        rm: record ─▶ unused layers
 //!     ▲                 draft ─▶ apply ─▶ keep                           (collect, also at reconcile)
 //!   intent
 //! ```
 //!
-//! A template is its record: it is there when the record is, and all layers that a record names are kept. An
-//! intent says that an import is under way; one that a crash left is removed, with the layers that nobody
-//! else needs. A sandbox pins the layers and the config of its template when it is made, so a record may
-//! go or change its meaning under it; but not while anybody would miss it by name.
+//! A template is its record: it exists when the record does, and all layers that a record names are kept. An intent
+//! marks an import in progress; reconcile removes an intent that a crash left, with its unused layers. A sandbox pins
+//! the layers and the config of its template when it is created, so a record may be removed or replaced while the
+//! sandbox exists, but not while it is still needed by name.
 
 mod builds;
 mod capture;
@@ -63,7 +63,7 @@ use pins::Pins;
 use quota::Coming;
 use record::{Record, Records, Whose};
 
-/// A template as a caller asks for it.
+/// A template as requested.
 pub struct TemplateDraft {
     pub name: TemplateName,
     pub project: Option<String>,
@@ -71,26 +71,27 @@ pub struct TemplateDraft {
     pub source: TemplateSource,
 }
 
-/// Whom a new template is for.
+/// Who may use a new template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
     Owner,
-    /// Only an admin can make such a one.
+    /// Only an admin can create such a template.
     Everybody,
 }
 
-/// What the broker knows of templates while it runs.
+/// The broker's in-memory state about templates.
 pub(crate) struct Templates {
     records: Records,
-    /// Held by whoever is about to need a layer, until that can be seen; alone by whoever removes one.
+    /// Held shared by a task that is about to use a layer, until that use is recorded; held exclusively to remove a
+    /// layer.
     gate: RwLock<()>,
     pins: Pins,
-    /// Imports under one name, and layers in the making: each one at a time.
+    /// One import per name, and one creation per layer, at a time.
     names: Flights<()>,
     layers: Flights<()>,
-    /// Held from looking at a quota to the record that counts towards it.
+    /// Held from checking a quota to writing the record that counts towards it.
     ledger: Mutex<()>,
-    /// What templates in the making hold.
+    /// Space held by templates in progress.
     drafts: Arc<Ledger>,
     imports: Slots,
     uploads: Slots,
@@ -117,7 +118,7 @@ impl Templates {
         }
     }
 
-    /// A place among `slots` for one that makes a template of this name, and room for it, if there can be one more.
+    /// Takes one of the `slots` for creating a template of this name, and checks the quota.
     async fn place(
         &self,
         shared: &Arc<Shared>,
@@ -130,7 +131,7 @@ impl Templates {
         if all.len() >= limits::TEMPLATES_MAX {
             return Err(Error::LimitReached { what: "templates", limit: limits::TEMPLATES_MAX });
         }
-        // Not only after it was brought here for nothing.
+        // Checked now, so that a refused template is not transferred for nothing.
         if let Whose::Own(owner) = whose {
             quota::check(&shared.policy.quotas, &all, Coming { owner, name, record: None })?;
         }
@@ -158,7 +159,7 @@ impl Broker {
         Ok(views)
     }
 
-    /// The template that a sandbox of this principal would be made from by this name.
+    /// The template that this name means to this principal.
     pub async fn template(
         &self,
         who: &Principal,
@@ -175,7 +176,7 @@ impl Broker {
         }
     }
 
-    /// Forgets a template, and the layers that nobody else needs.
+    /// Removes a template, and layers that are no longer used.
     pub async fn remove_template(
         &self,
         who: &Principal,
@@ -190,7 +191,7 @@ impl Broker {
         if whose == Whose::Shared && !who.scopes.allow(Scope::Admin) {
             return Err(Error::TemplateShared { name: name.to_owned() });
         }
-        // Nobody imports it anew meanwhile.
+        // Excludes a concurrent import under the same name.
         let key = record::key(&whose, &record.name);
         let _alone = self.shared.images.names.join(key).await;
         self.shared.forget(&whose, &record).await?;
@@ -204,7 +205,7 @@ impl Broker {
 }
 
 impl Shared {
-    /// Writes a record, if its owner may have it.
+    /// Writes a record, within its owner's quota.
     async fn keep(&self, whose: &Whose, record: &Record) -> Result<(), Error> {
         let records = &self.images.records;
         let _alone = self.images.ledger.lock().await;
@@ -215,7 +216,7 @@ impl Shared {
         Ok(records.put(whose, record).await?)
     }
 
-    /// Removes the record, unless a sandbox was made from it.
+    /// Removes the record, unless a sandbox was created from it.
     async fn forget(&self, whose: &Whose, record: &Record) -> Result<(), Error> {
         let _nobody_is_about_to = self.images.gate.write().await;
         let users = self.users(whose, record);
@@ -225,7 +226,7 @@ impl Shared {
         Ok(self.images.records.remove(whose, &record.name).await?)
     }
 
-    /// The sandboxes that were made from it as it is now.
+    /// The sandboxes that were created from its current version.
     fn users(&self, whose: &Whose, record: &Record) -> Vec<SandboxId> {
         let uses = |handle: &&Arc<crate::lifecycle::handle::Handle>| {
             let meta = handle.meta();
@@ -239,7 +240,7 @@ impl Shared {
         users
     }
 
-    /// A name that nobody can give to a template, because it means one already.
+    /// Refuses the names of built-in templates.
     fn refuse_built_in(&self, name: &str) -> Result<(), Error> {
         match self.templates.iter().any(|template| template.name() == name) {
             true => {

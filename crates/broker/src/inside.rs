@@ -1,4 +1,4 @@
-//! What is done with files inside a sandbox: by the toolbox, for the files API and for the tools of agents.
+//! File operations inside a sandbox: by the toolbox, for the files API and the agents' tools.
 
 pub(crate) mod files;
 pub(crate) mod toolbox;

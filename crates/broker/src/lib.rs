@@ -1,7 +1,7 @@
 //! The broker: admission, the registry, one supervisor per sandbox, reconcile.
 //!
-//! Every verb goes: admission → INTENT in the store → effect (storage, runtime, guest) → OUTCOME in
-//! the store. A crash anywhere is seen from the intent and finished by reconcile. The doors call it, and so can any
+//! Every verb goes: admission → INTENT in the store → effect (storage, runtime, guest) → OUTCOME in the store. After a
+//! crash at any point, reconcile sees the intent and finishes the verb. The doors call the broker, and so can any
 //! program: `sandkeep::embed` assembles one, [`Broker::open`] takes [`Parts`] of your own.
 //!
 //! ```
@@ -16,13 +16,13 @@
 //! ```
 //!
 //! ```text
-//!   Broker ──▶ shared      who supervises what; the parts
+//!   Broker ──▶ shared      the map of supervisors; the parts
 //!     │          │
 //!     │          └─▶ handle ──command──▶ supervisor (one task per sandbox) ──▶ registry, home, storage, runtime
 //!     │                 ◀──typed reply──    │ publishes status, guest, metadata
 //!     └──▶ exec ◀───────────────────────────┘ the guest, without going through the task
 //!
-//!   reconcile: puts a supervisor on whatever has none
+//!   reconcile: starts a supervisor for every sandbox without one
 //! ```
 
 mod clock;
@@ -106,27 +106,27 @@ pub use sandkeep_core::api::ExecLimits;
 pub use stats::StatsView;
 pub use view::{Cursor, Filter, InvalidCursor, Order, Page, View};
 
-/// The parts a broker is made of. `main` chooses them; the broker knows only the contracts.
+/// The parts of a broker. `main` chooses them; the broker knows only the contracts.
 pub struct Parts {
-    /// Locked before the other parts are made: they work in it.
+    /// Locked before the other parts are created, because they use it.
     pub data: DataDir,
     pub store: Arc<dyn StateStore>,
     pub storage: Arc<dyn Storage>,
     /// The first is the default.
     pub runtimes: Vec<Arc<dyn Runtime>>,
-    /// Those that are built in; the first is the default.
+    /// The built-in templates; the first is the default.
     pub templates: Vec<Arc<dyn Template>>,
-    /// What images are pulled with.
+    /// Used to pull images.
     pub registries: Registries,
     pub lifetime: Lifetime,
-    /// How much of what execs say is kept.
+    /// How much exec output is kept.
     pub journal: JournalLimits,
     pub telemetry: Arc<Telemetry>,
     pub policy: Policy,
     pub clock: Arc<dyn Clock>,
 }
 
-/// Cheap to clone; all clones are one broker. When the last goes, its tasks end as after
+/// Cheap to clone; all clones are one broker. When the last clone is dropped, its tasks end as after
 /// [`Broker::shutdown`].
 #[derive(Clone)]
 pub struct Broker {
@@ -141,7 +141,7 @@ pub struct CommandPlace {
 
 pub struct RuntimeView {
     pub name: &'static str,
-    /// What `doctor` last found of its isolation.
+    /// The last result of `doctor`'s isolation tests.
     pub battery: Option<Arc<Battery>>,
     pub usable: Usable,
     pub abilities: Abilities,
@@ -149,7 +149,7 @@ pub struct RuntimeView {
 }
 
 impl Broker {
-    /// Reconciles what an earlier daemon left, and is ready.
+    /// Reconciles what an earlier daemon left, and returns a broker that is ready.
     pub async fn open(parts: Parts) -> Result<Self, Error> {
         let host = policy::admission::host_limits(parts.storage.as_ref()).await?;
         let events = open_events(&parts)?;
@@ -180,25 +180,25 @@ impl Broker {
         Ok(handle.view())
     }
 
-    /// That there is such a sandbox for this principal; nothing is looked at but the list.
+    /// Checks that this principal has such a sandbox; looks only at the list.
     pub fn require(&self, who: &Principal, id: &SandboxId) -> Result<(), Error> {
         self.shared.find(who, id).map(drop)
     }
 
-    /// Those that this principal may see and the filter lets through, in the order that it says.
+    /// The sandboxes that this principal may see and that match the filter, in the filter's order.
     pub async fn list(&self, who: &Principal, filter: &Filter) -> Result<Page, Error> {
         let mut handles = self.shared.handles();
         handles.retain(|handle| handle.meta().spec.purpose() == Purpose::Use);
         filter.page(who, handles)
     }
 
-    /// What a sandbox uses now.
+    /// The current resource usage of a sandbox.
     pub async fn stats(&self, who: &Principal, id: &SandboxId) -> Result<StatsView, Error> {
         let handle = self.shared.find(who, id)?;
         self.shared.stats(&handle).await
     }
 
-    /// Whether this principal may make one more request now.
+    /// Applies the rate limit of this principal to one more request.
     pub fn admit_request(&self, who: &Principal) -> Result<(), Error> {
         match self.shared.rates.are_limited() {
             true => self.shared.rates.admit(who, self.shared.clock.uptime()),
@@ -240,8 +240,8 @@ impl Broker {
         self.shared.telemetry.verbs().measure(Verb::Exec, runtime, begun).await
     }
 
-    /// Sends everybody away who watches an exec, and soon after who is connected to a port: they can come
-    /// back to the next daemon. The first step of a shutdown; execs that are waited for may still finish.
+    /// Detaches all watchers of execs and, soon after, all connections to ports: they can reconnect to the next daemon.
+    /// The first step of a shutdown; execs that are waited for may still finish.
     pub fn detach_watchers(&self) {
         self.shared.detaching.cancel();
         let shared = Arc::clone(&self.shared);
@@ -269,8 +269,7 @@ impl Broker {
         self.shared.runtimes.iter().map(view).collect()
     }
 
-    /// Whether this broker is fit to serve; it never waits longer than
-    /// [`limits::HEALTH_ANSWER`].
+    /// Whether this broker is fit to serve; never waits longer than [`limits::HEALTH_ANSWER`].
     pub async fn health(&self) -> Health {
         health::health(&self.shared).await
     }
@@ -290,14 +289,14 @@ impl Broker {
         &self.shared.telemetry
     }
 
-    /// Removes volumes of which no sandbox is known. Nobody may be making any, and only of a broker that forgets its
-    /// sandboxes with its end is this asked.
+    /// Removes volumes that belong to no known sandbox. Must not run while volumes are being created; only a broker
+    /// that forgets its sandboxes when it ends needs it.
     pub async fn remove_orphans(&self) -> Result<(), Error> {
         lifecycle::reconcile::remove_orphans(&self.shared).await
     }
 
-    /// Ends the supervisors; sandboxes go on running (unless their lifetime is the daemon's).
-    /// A verb that was begun is finished first.
+    /// Ends the supervisors. Sandboxes keep running (unless their lifetime is the daemon's). A verb in progress is
+    /// finished first.
     pub async fn shutdown(&self) {
         self.stop_builds().await;
         match self.shared.lifetime {

@@ -1,9 +1,9 @@
-//! What becomes of sandboxes. One supervisor per sandbox carries out its commands in turn; reconcile finishes what a crash
-//! left, and the reaper ends sandboxes whose time is over.
+//! The lifecycle of sandboxes. One supervisor per sandbox carries out its commands in order; reconcile finishes what a
+//! crash interrupted, and the reaper ends expired sandboxes.
 //!
-//! Each verb is one file with both of its halves: what the caller does ([`handle`] hands the command over) and what the
-//! supervisor does. The second half goes: intent in the registry → effects, every one of which may be repeated → outcome
-//! in the registry. Between any two steps there is a failpoint, and a test that crashes there.
+//! Each verb is one file with both of its halves: the caller's ([`handle`] hands the command over) and the
+//! supervisor's. The second half goes: intent in the registry → effects, each of them repeatable → outcome in the
+//! registry. Between any two steps there is a failpoint, and a test that crashes there.
 
 pub(crate) mod activity;
 pub(crate) mod amend;

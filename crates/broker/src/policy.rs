@@ -1,5 +1,4 @@
-//! What a broker allows, as its operator has set it. The defaults allow everything that the machine
-//! can do.
+//! The limits and permissions that the operator has configured. The defaults allow everything that the machine can do.
 
 pub(crate) mod abilities;
 pub(crate) mod admission;
@@ -23,30 +22,31 @@ use sandkeep_core::{
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
     pub max_sandboxes: usize,
-    /// Execs at once in one sandbox.
+    /// Maximum number of concurrent execs in one sandbox.
     pub max_concurrent_tasks: usize,
-    /// Snapshots of one sandbox; one may ask for fewer.
+    /// Maximum number of snapshots of one sandbox; a sandbox may ask for fewer.
     pub max_snapshots: usize,
-    /// What the names of turns begin with.
+    /// Prefix of the names of turns.
     pub turn_prefix: SnapshotName,
-    /// Whether sandboxes that do not say so themselves get a snapshot after each call of a tool that may have changed
-    /// files.
+    /// Default for sandboxes that do not set it: whether each tool call that may have changed files is followed by a
+    /// snapshot.
     pub snapshot_tool_calls: bool,
-    /// Whether sandboxes can be made from repositories on other hosts.
+    /// Whether sandboxes can be created from repositories on other hosts.
     pub remote_git: bool,
     pub quotas: Quotas,
     pub timeouts: Timeouts,
-    /// The runtime of a sandbox that names none, nor has a profile that does; the first, unless it is
-    /// said.
+    /// The runtime of a sandbox that sets none, neither itself nor through its profile; the first one if not
+    /// configured.
     pub default_runtime: Option<String>,
-    /// The profile of a sandbox that names none.
+    /// The profile of a sandbox that sets none.
     pub default_profile: Option<String>,
     pub profiles: BTreeMap<String, Profile>,
-    /// Directories of the host that everybody may make templates of.
+    /// Directories of the host that every caller may use as sources.
     pub source_roots: Vec<PathBuf>,
-    /// The largest archive that somebody may upload as a template.
+    /// Maximum size of an uploaded archive.
     pub max_upload_bytes: u64,
-    /// What is left of the host's disk when nothing more is written for tenants outside of the pool.
+    /// The host's disk space that is reserved: with less than this, nothing more is written for tenants outside of the
+    /// pool.
     pub host_reserve_bytes: u64,
     pub pool: PoolMarks,
     /// Whether events contain command lines.
@@ -55,12 +55,12 @@ pub struct Policy {
     pub event_labels: Vec<String>,
 }
 
-/// How full the pool may be, as parts of 1.
+/// Fill levels of the pool, as fractions of 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PoolMarks {
-    /// From here on it is said.
+    /// From here on a warning is reported.
     pub warning: f64,
-    /// From here on the broker is not ready, and makes nothing that needs space.
+    /// From here on the broker is not ready, and creates nothing that needs space.
     pub critical: f64,
 }
 
@@ -94,31 +94,31 @@ impl Default for Policy {
     }
 }
 
-/// What each organization, and each user of one, may have at once.
+/// Quotas of each organization and of each user.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Quotas {
     pub organization: Quota,
     pub user: Quota,
 }
 
-/// `None` is no quota.
+/// `None` means no quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Quota {
     pub sandboxes: Option<u64>,
     pub cpus: Option<f64>,
     pub memory_mb: Option<u64>,
     pub disk_mb: Option<u64>,
-    /// What the daemon holds outside of sandboxes: output of commands, uploads, what it puts down for an import. As much
-    /// as `disk_mb` and `template_mb` together, unless it is said.
+    /// Data that the daemon stores outside of sandboxes: command output, uploads, temporary files of imports. Default:
+    /// `disk_mb` and `template_mb` together.
     pub host_mb: Option<u64>,
-    /// Templates that are not for everybody, and what their layers hold, each layer once.
+    /// Templates that are not shared, and the size of their layers, each layer counted once.
     pub templates: Option<u64>,
     pub template_mb: Option<u64>,
     pub requests_per_second: Option<f64>,
 }
 
-/// A name for what sandboxes of one kind have in common. What a request says itself wins over its profile;
-/// its labels and variables are added to the profile's.
+/// A named set of defaults for sandboxes. Values of the request take precedence over those of its profile; its labels
+/// and variables are added to the profile's.
 #[derive(Clone, Default, PartialEq)]
 pub struct Profile {
     pub template: Option<String>,
@@ -133,10 +133,10 @@ pub struct Profile {
     pub network: Network,
 }
 
-/// What of the world a sandbox can reach.
+/// The networks that a sandbox can reach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Network {
-    /// Its own loopback alone.
+    /// Only its own loopback.
     #[default]
     None,
 }

@@ -1,5 +1,5 @@
-//! The ports of a sandbox: connections into it, passes that let others in, and sockets of the host that
-//! lead there. None of it needs a network: the guest connects on the sandbox's own loopback.
+//! The ports of a sandbox: connections into it, port tokens for others, and sockets of the host that forward to it.
+//! None of this needs a network: the guest connects on the sandbox's own loopback.
 
 mod listener;
 mod port_token;
@@ -27,9 +27,9 @@ pub(super) use listener::reopen;
 pub use port_token::{PortPass, PortToken, PortTokenProblem};
 pub use stream::PortStream;
 
-/// What the ports of one sandbox share.
+/// State shared by the ports of one sandbox.
 pub(super) struct Ports {
-    /// One permit for each connection that may still be made.
+    /// One permit for each further connection.
     places: Arc<Semaphore>,
     listeners: listener::Listeners,
 }
@@ -43,12 +43,12 @@ impl Default for Ports {
     }
 }
 
-/// By what right somebody comes to a port.
+/// What authorizes access to a port.
 #[derive(Clone, Copy, Debug)]
 pub enum Warrant<'a> {
-    /// As one who may see the sandbox.
+    /// A principal that may see the sandbox.
     Principal(&'a Principal),
-    /// As one who has shown a port token, which [`Broker::check_port_token`] accepted.
+    /// A port token that [`Broker::check_port_token`] accepted.
     PortToken,
 }
 
@@ -56,9 +56,9 @@ pub enum Warrant<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PortView {
     pub port: Port,
-    /// Whether something inside listens there now.
+    /// Whether a server inside listens on it now.
     pub open: bool,
-    /// The socket of the host that leads there.
+    /// The socket of the host that forwards to it.
     pub address: Option<SocketAddr>,
 }
 
@@ -80,7 +80,7 @@ impl Broker {
         connect(&self.shared, &handle, port).await
     }
 
-    /// Makes a port token to a port, for [`limits::PORT_PASS_DEFAULT`] unless told otherwise, that ends with `key`.
+    /// Creates a port token, valid for [`limits::PORT_PASS_DEFAULT`] by default, and only as long as `key` is.
     pub fn sign_port_token(
         &self,
         who: &Principal,
@@ -100,7 +100,7 @@ impl Broker {
         Ok(port_token::sign(secret, &handle.id, port, Timestamp::now(), holds, key))
     }
 
-    /// What a port token says, if it opens this port. Whether its key still holds is for the caller to ask.
+    /// The content of a port token, if it is valid for this port. The caller must check that its key is still valid.
     pub fn check_port_token(
         &self,
         id: &SandboxId,
@@ -110,7 +110,7 @@ impl Broker {
         port_token::verify(self.shared.data.secret(), id, port, Timestamp::now(), token)
     }
 
-    /// Opens a socket of the host, on loopback, that leads to the port.
+    /// Opens a socket of the host, on loopback, that forwards to the port.
     pub async fn listen(
         &self,
         who: &Principal,
@@ -143,7 +143,7 @@ impl Broker {
         }
     }
 
-    /// The sockets of the host that lead to a sandbox.
+    /// The sockets of the host that forward to a sandbox.
     pub async fn listeners(
         &self,
         who: &Principal,
@@ -152,7 +152,7 @@ impl Broker {
         Ok(self.shared.find(who, id)?.ports.listeners.addresses().await)
     }
 
-    /// The ports on which something listens, inside or on the host's side.
+    /// The ports on which a server listens, inside or on the host's side.
     pub async fn ports(&self, who: &Principal, id: &SandboxId) -> Result<Vec<PortView>, Error> {
         let handle = self.shared.find(who, id)?;
         let open = table::open_ports(&self.shared, &handle).await?;

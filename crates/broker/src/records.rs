@@ -1,4 +1,4 @@
-//! What the broker writes down: who has what in the directory, the rest in the store and in a sandbox's home.
+//! The broker's records: shared facts in the directory, the rest in the store and in a sandbox's home.
 
 pub(crate) mod directory;
 pub(crate) mod events;

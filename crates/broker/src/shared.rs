@@ -1,4 +1,4 @@
-//! What all clones of a broker and all its tasks share: the parts, and who supervises what.
+//! State shared by all clones of a broker and all its tasks: the parts, and the map of supervisors.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -52,36 +52,36 @@ pub(super) struct Shared {
     pub timelines: Timelines,
     pub refusals: Refusals,
     pub registry: Registry,
-    /// Beneath the registry.
+    /// The store below the registry.
     pub store: Arc<ObservedStore>,
-    /// Who has what, on this node and on others.
+    /// The directory of this and other nodes.
     pub directory: Arc<dyn Directory>,
-    /// What is recorded of snapshots.
+    /// The records of snapshots.
     pub snapshots: Records,
     pub storage: Arc<dyn Storage>,
     pub runtimes: Vec<Arc<dyn Runtime>>,
     pub batteries: Batteries,
-    /// Those that are built in.
+    /// The built-in templates.
     pub templates: Vec<Arc<dyn Template>>,
-    /// Those that were made here.
+    /// The templates created here.
     pub images: Templates,
     /// Archives for workspaces.
     pub uploads: Uploads,
-    /// Where images can be pulled from.
+    /// The registries that images are pulled from.
     pub registries: Registries,
     pub lifetime: Lifetime,
     pub host: HostLimits,
     pub journal: JournalLimits,
-    /// What the daemon holds for owners in its data directory.
+    /// Data that the daemon stores for owners in its data directory.
     pub held: Arc<Ledger>,
-    /// What of answers is in memory.
+    /// Memory of buffered answers.
     pub answers: Arc<Ledger>,
     pub telemetry: Arc<Telemetry>,
     pub pulse: Pulse,
     pub policy: Policy,
     pub clock: Arc<dyn Clock>,
     pub rates: Rates,
-    /// Who may have the host work on files for a while.
+    /// Slots for file work on the host.
     pub file_work: Slots,
     /// Who follows the events.
     pub followers: Slots,
@@ -89,15 +89,15 @@ pub(super) struct Shared {
     /// Who may have commands under way that came as messages.
     pub commands: Slots,
     pub alarm: Alarm,
-    /// Creates with an idempotency key, and ensures, that are under way.
+    /// Creates with an idempotency key, and ensures, in progress.
     pub creates: Flights<()>,
     pub ensures: Flights<Option<Verified>>,
-    /// Calls of tools that have an id.
+    /// Tool calls with an id.
     pub calls: Calls,
-    /// Supervisors, drains, reconcile: all that ends with the broker.
+    /// Supervisors, drains, reconcile: everything that ends with the broker.
     pub tasks: Tasks,
     pub closing: CancellationToken,
-    /// Cancelled before `closing`: who watches an exec is told to come back later.
+    /// Canceled before `closing`: watchers of execs are asked to reconnect later.
     pub detaching: CancellationToken,
     /// Ends the connections into sandboxes: a while after `detaching`, and with `closing`.
     pub leaving_ports: CancellationToken,
@@ -118,9 +118,9 @@ const ANSWERS: Shares = Shares {
 /// Every sandbox of this node.
 type Places = HashMap<SandboxId, Place>;
 
-/// Whose a sandbox is. Who holds its place is the only one to touch it.
+/// Who is responsible for a sandbox. Only the holder of its entry touches it.
 enum Place {
-    /// Reconcile is looking at it.
+    /// Reconcile is checking it.
     Claimed,
     Supervised(Arc<Handle>),
 }
@@ -206,17 +206,18 @@ impl Shared {
         self.places.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The name of this node, for what is written on its behalf.
+    /// The name of this node, for records written on its behalf.
     pub fn node(&self) -> Option<String> {
         Some(self.directory.node().node.clone())
     }
 
-    /// Whether what the node of this name wrote is not ours. What has no name was written when there was one node only.
+    /// Whether a record with this node name belongs to another node. Records without a name are from versions with only
+    /// one node.
     pub fn is_elsewhere(&self, node: Option<&str>) -> bool {
         node.is_some_and(|node| node != self.directory.node().node)
     }
 
-    /// Adds an event to the log of this node. The outcome that it tells is recorded by then.
+    /// Appends an event to the log of this node. The outcome that it reports is already recorded.
     pub fn emit(&self, subject: &Subject, kind: &EventKind) {
         self.events.append(self.clock.wall(), subject, kind);
     }
@@ -225,10 +226,10 @@ impl Shared {
         moment(self.clock.as_ref(), self.data.boot_id())
     }
 
-    /// The sandbox, if this principal may know of it.
+    /// The sandbox, if this principal may see it.
     pub fn find(&self, who: &Principal, id: &SandboxId) -> Result<Arc<Handle>, Error> {
         match self.supervised(id) {
-            // What is there for a build is the build's alone.
+            // A build sandbox is accessible only to its build.
             Some(handle)
                 if handle.meta().spec.purpose() == Purpose::Use
                     && who.may_see(&handle.meta().owner) =>
@@ -239,7 +240,7 @@ impl Shared {
         }
     }
 
-    /// The sandbox, whoever's it is, if it has a supervisor.
+    /// The sandbox, whoever owns it, if it has a supervisor.
     pub fn supervised(&self, id: &SandboxId) -> Option<Arc<Handle>> {
         match self.places().get(id) {
             Some(Place::Supervised(handle)) => Some(Arc::clone(handle)),
@@ -247,7 +248,7 @@ impl Shared {
         }
     }
 
-    /// Whether anybody deals with a sandbox of this id.
+    /// Whether a sandbox with this id exists or is being handled.
     pub fn knows(&self, id: &SandboxId) -> bool {
         self.places().contains_key(id)
     }
@@ -260,8 +261,8 @@ impl Shared {
         self.places().values().filter_map(supervised).collect()
     }
 
-    /// Drops a journal of an exec that has ended, of the same user if there is one. `false`: there is none. Blocks for
-    /// as long as a file takes to be removed.
+    /// Removes the journal of an exec that has ended, preferably of the same user. `false`: there is none. Blocks while
+    /// a file is removed.
     pub fn give_way(&self, owner: &Owner, whose: &str) -> bool {
         let mut handles = self.handles();
         let of_user = |handle: &Handle| handle.meta().owner.user == owner.user;
@@ -273,7 +274,7 @@ impl Shared {
         handles.iter().any(|handle| handle.execs.index.give_way())
     }
 
-    /// Takes the places of new sandboxes, if there are any for all of them.
+    /// Adds new sandboxes to the map, if there is room for all of them.
     pub fn admit(&self, handles: &[Arc<Handle>]) -> Result<(), Error> {
         let mut places = self.places_mut();
         let limit = self.policy.max_sandboxes;
@@ -288,7 +289,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes the place of a sandbox that nobody supervises; `false` if somebody does.
+    /// Claims a sandbox that has no supervisor; `false` if it has one.
     pub fn claim(&self, id: &SandboxId) -> bool {
         match self.places_mut().entry(id.clone()) {
             Entry::Vacant(place) => {
@@ -296,7 +297,7 @@ impl Shared {
                 true
             }
             Entry::Occupied(mut place) => match place.get() {
-                // Its supervisor ended without giving it back: it crashed.
+                // Its supervisor ended without releasing it: it crashed.
                 Place::Supervised(handle) if handle.inbox.is_closed() => {
                     place.insert(Place::Claimed);
                     true
@@ -306,7 +307,7 @@ impl Shared {
         }
     }
 
-    /// Puts a supervisor on a claimed sandbox.
+    /// Registers a supervisor for a claimed sandbox.
     pub fn supervise(&self, handle: Arc<Handle>) {
         self.index_names(&handle);
         self.places_mut().insert(handle.id.clone(), Place::Supervised(handle));
@@ -333,7 +334,7 @@ impl Shared {
         self.runtimes.iter().find(|runtime| runtime.name() == name).ok_or_else(unknown)
     }
 
-    /// What metrics call the runtime of this name, or the default one.
+    /// The metrics label of the runtime with this name, or of the default one.
     pub fn runtime_label(&self, name: Option<&str>) -> &'static str {
         let named = match name {
             Some(name) => self.runtimes.iter().find(|runtime| runtime.name() == name),
@@ -342,8 +343,8 @@ impl Shared {
         named.map_or(NO_RUNTIME, |runtime| runtime.name())
     }
 
-    /// Whether new sandboxes may be made or started with a runtime: it works here, and nothing is known to get out
-    /// of it. Those that run are looked after in any case.
+    /// Whether new sandboxes may be created or started with a runtime: it works here, and its isolation tests show no
+    /// leak. Running ones are managed in any case.
     pub fn offers(&self, runtime: &dyn Runtime) -> Usable {
         match runtime.usable() {
             Usable::Yes => self.batteries.verdict(runtime.name()),
@@ -351,7 +352,7 @@ impl Shared {
         }
     }
 
-    /// The runtime of this name, if it can be used here.
+    /// The runtime with this name, if it can be used here.
     pub fn usable_runtime(&self, name: &str) -> Result<&Arc<dyn Runtime>, Error> {
         let runtime = self.runtime(name)?;
         match self.offers(runtime.as_ref()) {
@@ -360,8 +361,8 @@ impl Shared {
         }
     }
 
-    /// Runs file work on a thread that may block. It is tracked, and holds the broker, so that the
-    /// data directory stays locked for as long as anything writes to it.
+    /// Runs file work on a thread that may block. It is tracked, and holds the broker, so that the data directory stays
+    /// locked while anything writes to it.
     pub async fn blocking<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&DataDir) -> io::Result<T> + Send + 'static,

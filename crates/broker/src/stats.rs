@@ -1,7 +1,7 @@
-//! What a sandbox uses: of the machine, live from its runtime, and of the disk, from the storage.
+//! The resource usage of a sandbox: live values from its runtime, and the disk from the storage.
 //!
-//! How full a volume is costs next to nothing where the storage counts it (`disk_quota`), and a walk
-//! over all its files where not. So only the former is measured without being asked for.
+//! The size of a volume costs next to nothing if the storage counts it (`disk_quota`), and otherwise a walk over all
+//! its files. So only the former is measured without a request.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub struct StatsView {
     pub memory: Option<MemoryStats>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pids: Option<PidsStats>,
-    /// Left out where the runtime keeps the files itself.
+    /// Absent if the runtime keeps the files itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskStats>,
 }
@@ -38,8 +38,7 @@ pub struct StatsView {
 pub struct CpuStats {
     /// Processor time since the sandbox started.
     pub usage_secs: f64,
-    /// How many processors' worth of time it may use. Missing, like the others, where the runtime cannot
-    /// hold such a limit here.
+    /// CPU limit, in processors. Like the other limits, absent if the runtime cannot enforce it here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_cpus: Option<f64>,
 }
@@ -53,7 +52,7 @@ pub struct MemoryStats {
 
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct PidsStats {
-    /// Processes and threads.
+    /// Number of processes and threads.
     pub current: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
@@ -66,18 +65,18 @@ pub struct DiskStats {
     /// `resources.disk_mb`, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_bytes: Option<u64>,
-    /// The same with all its snapshots; what several of them have counts once where the storage can tell.
+    /// Disk usage including all snapshots; shared data counts once if the storage can tell.
     pub total_used_bytes: u64,
     /// `resources.disk_total_mb`, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_limit_bytes: Option<u64>,
-    /// The limit that keeps the next MiB from being written, if one does: `resources.disk_mb`, where files have to
-    /// go, or `resources.disk_total_mb`, where snapshots would do.
+    /// The limit that prevents writing another MiB, if any: `resources.disk_mb`, if files must be deleted, or
+    /// `resources.disk_total_mb`, if deleting snapshots is enough.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_reached: Option<&'static str>,
 }
 
-/// How full a volume was when somebody last looked.
+/// The size of a volume when it was last measured.
 #[derive(Debug, Default)]
 pub(super) struct Space {
     last: Mutex<Option<Measured>>,
@@ -86,12 +85,12 @@ pub(super) struct Space {
 #[derive(Clone, Copy, Debug)]
 struct Measured {
     bytes: u64,
-    /// Since boot.
+    /// In time since boot.
     at: Duration,
 }
 
 impl Space {
-    /// A lock is held for a look or an assignment.
+    /// The lock is held for one read or assignment.
     fn last(&self) -> MutexGuard<'_, Option<Measured>> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -106,7 +105,7 @@ impl Space {
 }
 
 impl Shared {
-    /// `None` of a sandbox that has no volume.
+    /// `None` for a sandbox without a volume.
     async fn measure(&self, handle: &Handle) -> Result<Option<Usage>, Error> {
         let Some(usage) = handle.volume.usage().await? else { return Ok(None) };
         let measured = Measured { bytes: usage.tree.used_bytes, at: self.clock.uptime() };
@@ -114,8 +113,8 @@ impl Shared {
         Ok(Some(usage))
     }
 
-    /// Brings what is shown of the volume up to date, if that costs nothing. A volume that is just
-    /// going or coming has no size, and nobody is told a wrong one.
+    /// Refreshes the displayed size of the volume, if that is free. A volume that is being created or removed has no
+    /// size, and none is shown.
     pub(super) async fn refresh_space(&self, handle: &Handle) {
         let fresh = handle.space.is_fresh(self.clock.uptime());
         if fresh || !handle.volume.counts() {
@@ -126,7 +125,7 @@ impl Shared {
         }
     }
 
-    /// The same for all whose volumes may have changed.
+    /// The same for all sandboxes whose volumes may have changed.
     pub(super) async fn measure_active(&self) {
         for handle in self.handles() {
             let runs = handle.published.borrow().status.state() == State::Running;
@@ -160,7 +159,7 @@ impl Shared {
         Ok(StatsView { id: handle.id.clone(), state, cpu, memory, pids, disk })
     }
 
-    /// `None` if it ended just now.
+    /// `None` if it has just ended.
     async fn live(
         &self,
         handle: &Handle,

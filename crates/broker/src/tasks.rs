@@ -1,4 +1,4 @@
-//! The tasks of a broker. They end with it, and what they log belongs to the request that began them.
+//! The tasks of a broker. They end with it, and their log lines belong to the request that started them.
 
 use std::ops::Deref;
 
@@ -25,7 +25,7 @@ impl Tasks {
         self.0.spawn_blocking(move || span.in_scope(work))
     }
 
-    /// A task that outlives the request that began it.
+    /// A task that outlives the request that started it.
     pub fn spawn_apart(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.0.spawn(work);
     }

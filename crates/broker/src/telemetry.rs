@@ -1,11 +1,11 @@
-//! What the daemon counts about itself, for `/metrics`; `docs/reference/metrics.md` lists it.
+//! The daemon's metrics for `/metrics`; `docs/reference/metrics.md` lists them.
 //!
-//! Each thing is measured in one place: verbs where the broker takes them up, commits in a store that
-//! wraps the store ([`ObservedStore`]), requests in one layer of the API. What can be read off when
-//! somebody asks (sandboxes, execs, the pool) is not counted along the way but set on a scrape.
+//! Each metric is measured in one place: verbs where the broker accepts them, commits in a wrapper around the store
+//! ([`ObservedStore`]), requests in one layer of the API. Values that can be read at any time (sandboxes, execs, the
+//! pool) are set on a scrape.
 //!
-//! Invariant: the number of series is bounded by the code, never by what callers send. A label holds a
-//! verb, a runtime, a state, an error code, a method, a status or the template of a route.
+//! Invariant: the number of series is bounded by the code, never by what callers send. A label holds a verb, a runtime,
+//! a state, an error code, a method, a status or the template of a route.
 
 mod feeds;
 mod http;
@@ -30,10 +30,10 @@ pub use verbs::{NO_RUNTIME, Verbs};
 
 use store::Commits;
 
-/// What the text of [`Telemetry::render`] is.
+/// The media type of [`Telemetry::render`].
 pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// From 50 µs, which an exec in a warm sandbox takes, to a good minute, each twice the one before.
+/// From 50 µs, which an exec in a warm sandbox takes, to over a minute, each twice the one before.
 const BUCKETS: u16 = 21;
 const BUCKET_FIRST_SECS: f64 = 0.000_05;
 
@@ -52,7 +52,7 @@ struct SandboxLabels {
     state: &'static str,
 }
 
-/// What is read off on a scrape.
+/// Values that are read on a scrape.
 #[derive(Default)]
 struct Gauges {
     sandboxes: Family<SandboxLabels, Gauge>,
@@ -65,8 +65,8 @@ struct Gauges {
 
 /// The state of the daemon at one moment.
 pub struct Reading {
-    /// How many sandboxes are in which state, of every runtime: (runtime, state, count). Every pair
-    /// is in every reading, so that what is gone reads zero.
+    /// The number of sandboxes per runtime and state: (runtime, state, count). Every pair is in every reading, so that
+    /// one without sandboxes reads zero.
     pub sandboxes: Vec<(&'static str, &'static str, usize)>,
     pub execs_active: usize,
     /// Total and used bytes, if the storage answered.
@@ -174,7 +174,7 @@ impl Gauges {
     }
 }
 
-/// A gauge is signed; nothing here comes near the end of it.
+/// A gauge is signed; no value here comes near its maximum.
 fn whole(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }

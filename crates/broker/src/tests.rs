@@ -1,5 +1,5 @@
-//! The broker on the mock runtime and the memory store. The mock's world, the store and the volumes
-//! stand outside of the broker, so they are what a crash of the daemon leaves behind.
+//! The broker on the mock runtime and the memory store. The mock's world, the store and the volumes are outside of the
+//! broker, so they are what a crash of the daemon leaves behind.
 
 mod crashes;
 mod events;

@@ -1,4 +1,4 @@
-//! How a sandbox is shown, and how many are listed.
+//! The view of a sandbox, and listing.
 
 use std::fmt;
 use std::str::FromStr;
@@ -61,14 +61,14 @@ impl Handle {
 /// Which sandboxes to list; by default the first page of all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
-    /// It has all of these.
+    /// It must have all of these.
     pub labels: Vec<(String, String)>,
-    /// It is in one of these; in any if there are none.
+    /// It must be in one of these; any state if empty.
     pub states: Vec<State>,
     pub project: Option<String>,
     pub order: Order,
     pub limit: usize,
-    /// Those that come after this place, which must be of the same order.
+    /// Sandboxes after this position, which must be of the same order.
     pub after: Option<Cursor>,
 }
 
@@ -105,8 +105,8 @@ impl Filter {
         state && wanted.all(|(name, value)| meta.terms.labels.get(name) == Some(value))
     }
 
-    /// The page. Every sandbox that exists from the first page to the last is on exactly one of them, whatever is
-    /// made or destroyed meanwhile: its place never changes.
+    /// One page. Every sandbox that exists from the first page to the last is on exactly one of them, whatever is
+    /// created or destroyed meanwhile, because its position never changes.
     pub(super) fn page(&self, who: &Principal, mut all: Vec<Arc<Handle>>) -> Result<Page, Error> {
         if self.after.as_ref().is_some_and(|after| after.order != self.order) {
             let problem = "it belongs to the other order; repeat the sort of the page before";
@@ -116,7 +116,7 @@ impl Filter {
         all.retain(|handle| self.lets_through(who, handle));
         let more = all.len() > self.limit;
         if more {
-            // Only the page is put in order, not all that come after it.
+            // Only the page is sorted, not everything after it.
             all.select_nth_unstable_by(self.limit, compare);
             all.truncate(self.limit);
         }
@@ -131,15 +131,15 @@ impl Filter {
     }
 }
 
-/// Some of the sandboxes, and where the next ones begin, if there are more.
+/// Some of the sandboxes, and the position of the next page, if there is one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page {
     pub items: Vec<View>,
     pub next: Option<Cursor>,
 }
 
-/// A place in a list of this order: after this sandbox, whether or not it still exists. Callers see only a string
-/// that means nothing to them.
+/// A position in a list of this order: after this sandbox, whether or not it still exists. To callers it is an opaque
+/// string.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor {
     order: Order,
@@ -147,12 +147,12 @@ pub struct Cursor {
     id: SandboxId,
 }
 
-/// A string that no page was answered with.
+/// A string that no page returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is not a next_cursor of this list")]
 pub struct InvalidCursor;
 
-/// What the text of a cursor begins with that is not of the default order.
+/// Prefix of a cursor's text if its order is not the default.
 const NEWEST_FIRST: &str = "newest ";
 
 impl fmt::Display for Cursor {

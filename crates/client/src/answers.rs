@@ -4,11 +4,11 @@ use sandkeep_core::ExecId;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// A list that the API answers with, or a page of one.
+/// A list, or a page of one.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Items<T> {
     pub items: Vec<T>,
-    /// Where the next page begins, if there is one.
+    /// The cursor of the next page, if there is one.
     pub next_cursor: Option<String>,
 }
 
@@ -28,21 +28,21 @@ pub struct Runtime {
     pub name: String,
     pub usable: bool,
     pub default: bool,
-    /// By their names: a newer daemon may have more than this client knows.
+    /// By name: a newer daemon may have more than this client knows.
     pub capabilities: Map<String, Value>,
     /// Why it is not usable.
     pub reason: Option<String>,
     pub battery: Option<Battery>,
 }
 
-/// What `sandkeep doctor` last found of a runtime's isolation.
+/// The last result of `sandkeep doctor` for a runtime's isolation.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Battery {
     pub verdict: String,
 }
 
 impl Runtime {
-    /// The names of all that it can do.
+    /// The names of all its capabilities.
     pub fn can(&self) -> impl Iterator<Item = &str> {
         let can = self.capabilities.iter().filter(|(_, can)| **can == true);
         can.map(|(name, _)| name.as_str())

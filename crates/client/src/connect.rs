@@ -1,4 +1,4 @@
-//! How a daemon is reached: its address, its certificates, and the key.
+//! The connection to a daemon: its address, its certificates, and the API key.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -9,10 +9,10 @@ use sandkeep_core::limits::CONNECT;
 
 use crate::{Client, Error};
 
-/// Where a daemon listens unless told otherwise.
+/// The default address of a daemon.
 pub const URL_DEFAULT: &str = "http://127.0.0.1:4500";
 
-/// A key of the API. Nothing shows it.
+/// An API key. It is never displayed.
 pub struct ApiKey(HeaderValue);
 
 impl ApiKey {
@@ -30,7 +30,7 @@ impl ApiKey {
 }
 
 impl Client {
-    /// `authority` is a file with certificates to trust, for a daemon with one of its own making.
+    /// `authority` is a file with certificates to trust, for a daemon with a self-signed one.
     pub fn new(base: &Url, key: Option<ApiKey>, authority: Option<&Path>) -> Result<Self, Error> {
         let builder = builder(key);
         let builder = match (authority, base.scheme()) {
@@ -48,7 +48,7 @@ impl Client {
         Self::built(base, builder(key).unix_socket(socket).tls_certs_only([]))
     }
 
-    /// The daemon that the environment names, as for the command line: `SANDKEEP_URL` (else [`URL_DEFAULT`]),
+    /// The daemon named by the environment, as for the command line: `SANDKEEP_URL` (default [`URL_DEFAULT`]),
     /// `SANDKEEP_API_KEY` and `SANDKEEP_CA_FILE`.
     pub fn from_env() -> Result<Self, Error> {
         let url = std::env::var_os("SANDKEEP_URL").unwrap_or_else(|| URL_DEFAULT.into());
@@ -67,10 +67,10 @@ impl Client {
 }
 
 fn builder(key: Option<ApiKey>) -> ClientBuilder {
-    // An error says that the process has chosen its implementation of TLS already.
+    // An error means that the process has already selected its TLS implementation.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let headers: HeaderMap = key.map(|ApiKey(value)| (AUTHORIZATION, value)).into_iter().collect();
-    // A proxy from the environment is for the outside world, not for a daemon on loopback.
+    // A proxy from the environment is for the internet, not for a daemon on loopback.
     let builder = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT);
     builder.default_headers(headers)
 }

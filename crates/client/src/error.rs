@@ -1,4 +1,4 @@
-//! Everything that can go wrong on the way to a daemon and back.
+//! Every error of a request to a daemon.
 
 use std::path::PathBuf;
 
@@ -23,14 +23,14 @@ pub enum Error {
         "lost the connection to the daemon at {url}; the command continues in the sandbox if it had started"
     )]
     WentAway { url: String },
-    /// An answer ended before its end.
+    /// An answer ended prematurely.
     #[error("the answer from {url} was cut off")]
     BrokeOff {
         url: String,
         #[source]
         source: reqwest::Error,
     },
-    /// The daemon sent us away from an exec that goes on.
+    /// The daemon ended the stream of an exec that continues.
     #[error("the daemon ended the stream ({reason}); the command continues in the sandbox")]
     Detached { reason: String },
     #[error("the server at {url} is not sandkeep: {what}")]

@@ -1,4 +1,4 @@
-//! What an exec says while it runs.
+//! The events of a running exec.
 
 use futures_util::{Stream, stream};
 use reqwest::Response;
@@ -6,7 +6,7 @@ use sandkeep_core::api::ExecEvent;
 
 use crate::{Client, Error, Lines};
 
-/// The events of one exec, as they come.
+/// The events of one exec, as they arrive.
 pub struct ExecEvents(Lines);
 
 impl ExecEvents {
@@ -14,7 +14,7 @@ impl ExecEvents {
         Self(Lines::of(client, response))
     }
 
-    /// The next event. After the last one there is none to wait for.
+    /// The next event. Must not be called after the last one.
     pub async fn next(&mut self) -> Result<ExecEvent, Error> {
         self.0.next().await
     }
@@ -31,7 +31,7 @@ impl ExecEvents {
 }
 
 impl Client {
-    /// Reads an event that came in a message of its own, as through a WebSocket.
+    /// Parses an event from a separate message, as in a WebSocket.
     pub fn event(&self, text: &str) -> Result<ExecEvent, Error> {
         serde_json::from_str(text).map_err(|e| self.not_sandkeep(e))
     }

@@ -1,9 +1,9 @@
 //! A typed client for Sandkeep's REST API.
 //!
-//! [`Client`] has a method for each common request ([`Client::create`], [`Client::exec`], [`Client::destroy`], …), which
-//! answers with the types of [`sandkeep_core::api`]: the very ones that the daemon writes. For everything else there
-//! are the plain verbs ([`Client::get`], [`Client::post`], …), which read any type from JSON. A failure is an [`Error`];
-//! what the daemon refuses comes with its [`Problem`]: a stable code, a remedy, and whether to try again.
+//! [`Client`] has a method for each common request ([`Client::create`], [`Client::exec`], [`Client::destroy`], …),
+//! which returns the types of [`sandkeep_core::api`]: the same that the daemon serializes. For everything else there
+//! are the plain HTTP methods ([`Client::get`], [`Client::post`], …), which parse any type from JSON. A failure is an
+//! [`Error`]; a refusal of the daemon contains its [`Problem`]: a stable code, a remedy, and whether to retry.
 //!
 //! ```no_run
 //! use sandkeep_client::{Client, ExecRequest, SpecDraft};
@@ -55,10 +55,10 @@ pub use reqwest::{Body, Method, Response, Url};
 pub use sandkeep_core::SpecDraft;
 pub use sandkeep_core::api::{ExecEvent, Problem};
 
-/// A connection that carries messages both ways.
+/// A connection for messages in both directions.
 pub type WebSocket = WebSocketStream<reqwest::Upgraded>;
 
-/// The way to one daemon. It keeps connections open and may be used by several tasks at once.
+/// The client of one daemon. It keeps connections open and may be used by several tasks at once.
 #[derive(Clone, Debug)]
 pub struct Client {
     base: Url,
@@ -139,12 +139,12 @@ impl Client {
         self.send(self.request(Method::DELETE, path).query(query)).await.map(drop)
     }
 
-    /// A request that is answered with nothing but success.
+    /// A request whose answer has no content.
     pub async fn tell(&self, path: &str, body: &(impl Serialize + ?Sized)) -> Result<(), Error> {
         self.send(self.request(Method::POST, path).json(body)).await.map(drop)
     }
 
-    /// Sends bytes as they are, for an answer that is read piece by piece.
+    /// Sends bytes unchanged, for an answer that is read piece by piece.
     pub async fn put_live(
         &self,
         path: &str,
@@ -156,7 +156,7 @@ impl Client {
         self.send(request.header("accept", "application/x-ndjson")).await
     }
 
-    /// Reads bytes as they are. The query is sent as it is: a path in it need not be text.
+    /// Reads bytes unchanged. The query is sent as it is, because a path in it need not be UTF-8.
     pub async fn get_bytes(&self, path: &str, query: &str) -> Result<Response, Error> {
         self.send(self.request_raw(Method::GET, path, query)).await
     }
@@ -166,7 +166,7 @@ impl Client {
         self.json(self.request_raw(Method::GET, path, query)).await
     }
 
-    /// Sends bytes as they are, with such a query.
+    /// Sends bytes unchanged, with such a query.
     pub async fn put_bytes(&self, path: &str, query: &str, body: Body) -> Result<Value, Error> {
         let request = self.request_raw(Method::PUT, path, query).body(body);
         self.json(request.header(CONTENT_TYPE, "application/octet-stream")).await
@@ -201,7 +201,7 @@ impl Client {
         self.send(request.header("accept", "application/x-ndjson")).await
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes unchanged.
     pub async fn post_bytes(
         &self,
         path: &str,
@@ -222,7 +222,7 @@ impl Client {
         self.json(request.header(CONTENT_TYPE, "application/octet-stream")).await
     }
 
-    /// Starts to read something piece by piece.
+    /// Starts reading an answer piece by piece.
     pub async fn get_live(
         &self,
         path: &str,
@@ -232,7 +232,7 @@ impl Client {
         self.send(request.header("accept", "application/x-ndjson")).await
     }
 
-    /// Makes a request that becomes a WebSocket.
+    /// Makes a request that upgrades to a WebSocket.
     pub async fn websocket(
         &self,
         path: &str,
@@ -254,7 +254,7 @@ impl Client {
         Ok(WebSocketStream::from_raw_socket(upgraded, Role::Client, None).await)
     }
 
-    /// Reads a type from an answer that was taken as it is.
+    /// Parses a type from a raw answer.
     pub fn read<T: DeserializeOwned>(&self, answer: Value) -> Result<T, Error> {
         serde_json::from_value(answer).map_err(|e| self.not_sandkeep(e))
     }
@@ -308,7 +308,7 @@ impl Client {
         serde_json::from_slice(&body).map_err(|e| self.not_sandkeep(e))
     }
 
-    /// Reads an answer to its end, within bounds.
+    /// Reads an answer to its end, within limits.
     pub(crate) async fn bytes(&self, mut response: Response) -> Result<Vec<u8>, Error> {
         let mut body = Vec::new();
         while let Some(piece) = response.chunk().await.map_err(|e| self.not_sandkeep(e))? {

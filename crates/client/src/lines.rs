@@ -1,4 +1,4 @@
-//! Answers that come line by line, each line one JSON value.
+//! Answers in lines, each line one JSON value.
 
 use reqwest::Response;
 use sandkeep_core::limits::CLIENT_LINE_MAX_BYTES;
@@ -17,7 +17,7 @@ impl Lines {
         Self { client: client.clone(), response, pending: Vec::new() }
     }
 
-    /// The next line. That there is none is a failure: the last line says of itself that it is.
+    /// The next line. A missing line is an error, because the last line identifies itself.
     pub async fn next<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
         let line = self.next_line().await?;
         serde_json::from_slice(&line).map_err(|e| self.client.not_sandkeep(e))

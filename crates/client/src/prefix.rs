@@ -7,7 +7,7 @@ use sandkeep_core::{ExecId, SandboxId, SandboxName, ShellId};
 
 use crate::{Client, Error};
 
-/// How much of an id must be given.
+/// Minimum length of a prefix.
 pub(crate) const PREFIX_MIN_LEN: usize = 4;
 
 impl Client {
@@ -46,7 +46,7 @@ impl Client {
         only_one("exec", sandbox, text, ids.filter(|id| id.as_str().starts_with(text)))
     }
 
-    /// The full id of a shell for an id or the beginning of one.
+    /// The full id of a shell for an id or a prefix.
     pub async fn resolve_shell(&self, sandbox: &SandboxId, text: &str) -> Result<ShellId, Error> {
         if let Ok(id) = text.parse() {
             return Ok(id);

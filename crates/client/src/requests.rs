@@ -1,4 +1,4 @@
-//! The common requests, typed on both sides.
+//! The common requests, with typed parameters and answers.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{Client, Error, ExecEvents, Items, Lines};
 
-/// A command to run. What is left out is the template's.
+/// A command to run. Omitted values are the template's.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ExecRequest {
     pub argv: Vec<String>,
@@ -86,8 +86,8 @@ impl Client {
         self.get(&path(id)).await
     }
 
-    /// All sandboxes that the filter leaves, the oldest first unless `sort` is `-created_at`: `label=name=value` and
-    /// `state`, each maybe several times, and `project`.
+    /// All sandboxes that match the filter, oldest first unless `sort` is `-created_at`: `label=name=value` and
+    /// `state`, each possibly several times, and `project`.
     pub async fn sandboxes(&self, filter: &[(&str, String)]) -> Result<Vec<Sandbox>, Error> {
         self.list(SANDBOXES, filter, None).await
     }
@@ -134,7 +134,7 @@ impl Client {
         self.post(&format!("{}/execs", path(id)), request).await
     }
 
-    /// Runs a command and reads what it says as it says it.
+    /// Runs a command and reads its output live.
     pub async fn exec_events(
         &self,
         id: &SandboxId,
@@ -144,7 +144,7 @@ impl Client {
         Ok(ExecEvents::of(self, response))
     }
 
-    /// All execs that run or are kept, the oldest first.
+    /// All running and kept execs, oldest first.
     pub async fn execs(&self, id: &SandboxId) -> Result<Vec<Exec>, Error> {
         self.list(&format!("{}/execs", path(id)), &[], None).await
     }
@@ -186,7 +186,7 @@ impl Client {
         self.post(&format!("{}/fork", path(id)), request).await
     }
 
-    /// What changed; a client that knows no more than this one shows it as it is.
+    /// The changes, as raw JSON, so that fields unknown to this client are shown.
     pub async fn diff(&self, id: &SandboxId, request: &DiffSandbox) -> Result<Value, Error> {
         self.get_query(&format!("{}/diff", path(id)), request).await
     }
@@ -237,7 +237,7 @@ impl Client {
         self.get(&format!("{}/processes", path(id))).await
     }
 
-    /// What a process has printed: one event a line.
+    /// The output of a process: one event per line.
     pub async fn process_logs(
         &self,
         id: &SandboxId,
@@ -257,7 +257,7 @@ impl Client {
         self.get(&format!("{}/ports", path(id))).await
     }
 
-    /// A URL that lets anybody reach a port.
+    /// A URL that gives anybody access to a port.
     pub async fn sign_port_url(
         &self,
         id: &SandboxId,
@@ -281,7 +281,7 @@ impl Client {
         self.post(&format!("{}/tools/{name}", path(id)), arguments).await
     }
 
-    /// Calls a tool and reads what it says as it says it, each line a [`sandkeep_core::api::ToolEvent`].
+    /// Calls a tool and reads its progress live, each line a [`sandkeep_core::api::ToolEvent`].
     pub async fn tool_events(
         &self,
         id: &SandboxId,

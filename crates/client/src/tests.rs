@@ -1,4 +1,4 @@
-//! The client against a server that says what a test has it say.
+//! The client against a server with scripted answers.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What the REST API is asked and answers, for those who write it and those who read it.
+//! Request and answer types of the REST API, shared by the server and its clients.
 
 pub mod data;
 mod event;
@@ -38,10 +38,10 @@ pub use shell::{Shell, ShellFate, ShellProgram, ShellState};
 pub use template::{Template, TemplateConfig};
 pub use tool::{ToolAnswer, ToolBlock, ToolEvent};
 
-/// The body of every answer that is an error.
+/// The body of every error answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
-    /// Names the kind of problem, for ever; `docs/reference/errors.md` explains it.
+    /// Identifies the kind of problem, permanently; `docs/reference/errors.md` explains it.
     pub r#type: String,
     pub title: String,
     pub status: u16,

@@ -1,11 +1,11 @@
-//! Names that callers choose for their own requests, so that a repeated request is recognized.
+//! Ids that callers choose for their own requests, so that a repeated request is recognized.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::limits;
 
-/// A text that is not such a name.
+/// A text that is not a valid id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} has 1 to {max} visible ASCII characters")]
 pub struct InvalidCallerId {
@@ -47,11 +47,11 @@ macro_rules! caller_id {
 }
 
 caller_id! {
-    /// What a caller sends as `Idempotency-Key`.
+    /// The value of the header `Idempotency-Key`.
     IdempotencyKey, "a key", limits::IDEMPOTENCY_KEY_MAX_BYTES
 }
 
 caller_id! {
-    /// The name of one tool call, chosen by its caller: a call that is repeated under its id is not made twice.
+    /// The id of one tool call, chosen by its caller: a call that is repeated with its id is not executed twice.
     ToolCallId, "it", limits::TOOL_CALL_ID_MAX_BYTES
 }

@@ -1,7 +1,6 @@
-//! Errors in words.
+//! Formatting of errors.
 
-/// An error and what caused it, in one line. Some errors name their cause themselves; it is not
-/// said twice.
+/// An error and its causes, on one line. If an error's text already contains its cause, the cause is not repeated.
 pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,32 +1,32 @@
 //! Every way a request can fail, independent of the API dialect. A code never changes its meaning;
 //! `docs/reference/errors.md` is generated from this table.
 
-/// What a code comes down to, for dialects that have few errors of their own. Each maps these in one
-/// table, with the codes for which it knows better.
+/// The category of a code, for dialects with few errors of their own. Each dialect maps the categories in one table,
+/// and selected codes more precisely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// The request itself is wrong; sent again it fails again.
+    /// The request itself is invalid; a retry fails again.
     Invalid,
-    /// Nobody knows who asks.
+    /// The caller is unknown.
     Unauthenticated,
-    /// It is known who asks, and they may not.
+    /// The caller is known, but not authorized.
     Forbidden,
     NotFound,
-    /// Somebody or something else has what the request needs, or had it at the time.
+    /// The request conflicts with another request or an existing object.
     Conflict,
-    /// What the request is about is not in a state to do this.
+    /// The object of the request is not in the required state.
     Precondition,
     TooLarge,
     /// Another machine, runtime or client could do it; this one cannot.
     Unsupported,
-    /// The caller has as much as it may have at a time.
+    /// The caller has reached a quota.
     Quota,
-    /// The caller asks more often than it may.
+    /// The caller exceeds its request rate.
     RateLimited,
     NoSpace,
-    /// What is asked for lies inside a sandbox or elsewhere, and failed there.
+    /// The failure is inside a sandbox or in a remote service.
     Upstream,
-    /// Not now; perhaps soon.
+    /// Not possible now; possibly soon.
     Unavailable,
     Timeout,
     /// The daemon or its machine is at fault.
@@ -34,7 +34,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether whoever runs the daemon should look at it, rather than the caller.
+    /// Whether the operator should look at it, rather than the caller.
     pub fn is_fault(self) -> bool {
         match self {
             Self::NoSpace | Self::Upstream | Self::Unavailable | Self::Timeout | Self::Internal => {
@@ -98,7 +98,7 @@ impl Code {
         self.row().3
     }
 
-    /// What to do about it, where the error itself knows nothing better.
+    /// What to do about it, unless the error itself gives better advice.
     pub fn remedy(self) -> &'static str {
         self.row().4
     }

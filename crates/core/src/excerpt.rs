@@ -1,9 +1,9 @@
-//! The head and the tail of a stream, each up to a limit, and a count of what lay between. Text stays text: halves of
-//! characters at the edges of the gap belong to the gap.
+//! The head and the tail of a stream, each up to a limit, and the number of omitted bytes in between. UTF-8 is kept
+//! intact: incomplete characters at the edges of the gap are omitted as well.
 
 use std::collections::VecDeque;
 
-/// The longest beginning of a UTF-8 character that is not yet the whole of it.
+/// The longest incomplete prefix of a UTF-8 character.
 const INCOMPLETE_MAX_BYTES: usize = 3;
 
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub struct Excerpt {
     tail_max: usize,
 }
 
-/// What is left of a stream.
+/// The result of shortening a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Cut {
     pub bytes: Vec<u8>,
@@ -25,7 +25,7 @@ pub struct Cut {
 /// The gap in a stream that was longer than the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Omitted {
-    /// Where in the bytes that are left the gap is.
+    /// The gap's position in the remaining bytes.
     pub at: u64,
     pub bytes: u64,
 }
@@ -35,13 +35,13 @@ impl Excerpt {
         Self { head: Vec::new(), tail: VecDeque::new(), dropped: 0, head_max, tail_max }
     }
 
-    /// How many bytes more it would hold after a chunk of this length.
+    /// By how many bytes it would grow with a chunk of this length.
     pub fn growth(&self, chunk_len: usize) -> usize {
         let room = self.head_max - self.head.len() + self.tail_max.saturating_sub(self.tail.len());
         chunk_len.min(room)
     }
 
-    /// Keeps no more than it has, and of the end no more than this.
+    /// Stops growing, and limits the tail to this size.
     pub fn close(&mut self, tail_max: usize) {
         self.head_max = self.head.len();
         self.tail_max = self.tail_max.min(tail_max);
@@ -74,7 +74,7 @@ impl Excerpt {
     }
 }
 
-/// How many bytes at the end are the beginning of a character.
+/// The number of bytes at the end that are an incomplete character.
 pub fn incomplete_suffix(bytes: &[u8]) -> usize {
     let longest = bytes.len().min(INCOMPLETE_MAX_BYTES);
     let begins = |len: &usize| {
@@ -84,7 +84,7 @@ pub fn incomplete_suffix(bytes: &[u8]) -> usize {
     (1..=longest).find(begins).unwrap_or(0)
 }
 
-/// How many bytes at the start are the rest of a character whose beginning is missing.
+/// The number of bytes at the start that continue a character whose beginning is missing.
 fn orphaned_prefix(bytes: &[u8]) -> usize {
     let is_continuation = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
     bytes.iter().take(INCOMPLETE_MAX_BYTES).take_while(is_continuation).count()

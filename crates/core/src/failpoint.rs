@@ -1,13 +1,12 @@
 //! Named points in every verb at which a test kills the daemon with SIGKILL, as a power cut or the
 //! kernel would. They exist only with the cargo feature `failpoints`; a release has none of them.
 //!
-//! `SANDKEEP_FAILPOINT=create.after_intent` kills at the first passage.
+//! `SANDKEEP_FAILPOINT=create.after_intent` kills the daemon the first time it passes this point.
 //!
-//! Unit tests arm them one by one: there a point ends only the task that passes it, which for
-//! a supervisor comes to the same, and the test goes on with a new broker.
+//! Unit tests arm the points one by one: there a point ends only the task that passes it. For a supervisor that has the
+//! same effect, and the test continues with a new broker.
 
-/// Every point there is, in the order in which its verb passes them. Points of steps that run side
-/// by side are in the order of the source.
+/// All points, in the order in which their verb passes them. Points of concurrent steps are in source order.
 pub const ALL: &[&str] = &[
     "create.after_row",
     "create.after_key",
@@ -158,12 +157,12 @@ macro_rules! failpoint {
     };
 }
 
-/// Without the feature a point is nothing.
+/// Without the feature a point does nothing.
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub fn pass(_name: &str) {}
 
-/// Dies here if this is the point that was asked for.
+/// Dies here if this point is armed.
 #[cfg(feature = "failpoints")]
 pub fn pass(name: &str) {
     simulated::pass(name);
@@ -177,8 +176,8 @@ pub fn pass(name: &str) {
     }
 }
 
-/// A crash of one task instead of the process. Tests run on one thread each, so the thread tells
-/// whose point it is.
+/// Crashes one task instead of the process. Each test runs on a thread of its own, so the thread identifies whose point
+/// it is.
 #[cfg(feature = "failpoints")]
 pub mod simulated {
     use std::cell::Cell;
@@ -197,7 +196,7 @@ pub mod simulated {
         ARMED.set(None);
     }
 
-    /// Whether the armed point was passed since.
+    /// Whether the armed point was passed.
     pub fn has_fired() -> bool {
         ARMED.get().is_none()
     }
@@ -205,7 +204,7 @@ pub mod simulated {
     pub(super) fn pass(name: &str) {
         if ARMED.get() == Some(name) {
             ARMED.set(None);
-            // Unwinds without the message of a panic: the test expects it.
+            // Unwinds without a panic message, because the test expects it.
             std::panic::resume_unwind(Box::new("simulated crash"));
         }
     }

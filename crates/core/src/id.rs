@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
-/// 128 bits, five to a letter.
+/// 128 bits, five per character.
 const RANDOM_LEN: usize = 26;
 
-/// A string that is not an id of the kind asked for.
+/// A string that is not an id of the requested kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not an id: expected {prefix:?} and {RANDOM_LEN} characters of a-z and 2-7")]
 pub struct InvalidId {
@@ -76,37 +76,37 @@ macro_rules! id {
 }
 
 id!(
-    /// Names one sandbox for ever: ids are never used again.
+    /// Identifies one sandbox permanently: ids are never reused.
     SandboxId,
     "sb",
     "^sb[a-z2-7]{26}$"
 );
 id!(
-    /// Names one exec.
+    /// Identifies one exec.
     ExecId,
     "ex",
     "^ex[a-z2-7]{26}$"
 );
 id!(
-    /// Names one persistent shell.
+    /// Identifies one persistent shell.
     ShellId,
     "sh",
     "^sh[a-z2-7]{26}$"
 );
 id!(
-    /// Names one process. A process is an exec, and the two ids differ only in their prefix.
+    /// Identifies one process. A process is an exec, and the two ids differ only in their prefix.
     ProcessId,
     "pr",
     "^pr[a-z2-7]{26}$"
 );
 id!(
-    /// Names one snapshot of a sandbox's volume for ever.
+    /// Identifies one snapshot of a sandbox's volume permanently.
     SnapshotId,
     "sn",
     "^sn[a-z2-7]{26}$"
 );
 id!(
-    /// Names one import of a template.
+    /// Identifies one import of a template.
     ImportId,
     "im",
     "^im[a-z2-7]{26}$"
@@ -125,12 +125,12 @@ id!(
 );
 
 impl ProcessId {
-    /// The process that an exec is.
+    /// The process id of an exec.
     pub fn of(exec: &ExecId) -> Self {
         Self(format!("{}{}", Self::PREFIX, &exec.0[ExecId::PREFIX.len()..]))
     }
 
-    /// The exec that a process is.
+    /// The exec id of a process.
     pub fn exec(&self) -> ExecId {
         ExecId(format!("{}{}", ExecId::PREFIX, &self.0[Self::PREFIX.len()..]))
     }

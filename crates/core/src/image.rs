@@ -1,5 +1,5 @@
-//! What a sandbox remembers of the image it was made from. It is part of its spec and never changes: a
-//! template that is removed, or imported anew under the same name, concerns later sandboxes only.
+//! The image that a sandbox was created from. It is part of its spec and never changes: removing a template, or
+//! importing it again under the same name, affects only later sandboxes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,35 +11,35 @@ use super::spec::NamesOnly;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PinnedImage {
-    /// Of the template's description; `sha256:` and 64 digits.
+    /// Digest of the image's config: `sha256:` and 64 digits.
     pub digest: String,
-    /// What its volume lies above, as the storage names it, the lowest first.
+    /// The layers below its volume, with the storage's names, lowest first.
     pub layers: Vec<String>,
-    /// The built-in template that shows through, of an image that was made of a sandbox of it.
+    /// The built-in template that shows through, if the image was captured from a sandbox of that template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over: Option<String>,
-    /// What the image says for itself; without it the template beneath is all that counts.
+    /// The image's own settings; without them only the underlying template's apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub defaults: Option<ImageDefaults>,
 }
 
-/// How commands run that do not say otherwise.
+/// Defaults for commands.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageDefaults {
-    /// As in Docker's USER: a name or uid, and a group or gid after a colon.
+    /// As in Docker's USER: a name or uid, optionally followed by a colon and a group or gid.
     pub user: String,
     /// An absolute path.
     pub workdir: String,
-    /// Beneath the sandbox's own.
+    /// Overridden by the sandbox's own environment.
     pub env: BTreeMap<String, String>,
-    /// Entrypoint and arguments, for whoever names no command; empty if the image names none either.
+    /// Entrypoint and arguments, if the caller names no command; empty if the image has none.
     pub command: Vec<String>,
-    /// What runs from the creation on, if anything does.
+    /// The command that runs from the creation on, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<StartUp>,
 }
 
-/// An image's variables are as likely to hold a secret as any.
+/// An image's environment may contain secrets.
 impl fmt::Debug for ImageDefaults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ImageDefaults")

@@ -1,4 +1,4 @@
-//! What API keys are called.
+//! Ids of API keys.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,10 +22,10 @@ pub struct InvalidKeyId {
 }
 
 impl KeyId {
-    /// How many random bytes tell one key from another.
+    /// Number of random bytes of an id.
     pub const BYTES: usize = 8;
 
-    /// The id that consists of these hexadecimal digits.
+    /// The id with these hexadecimal digits.
     pub fn of_hex(digits: &str) -> Result<Self, InvalidKeyId> {
         format!("{ID_PREFIX}{digits}").parse()
     }

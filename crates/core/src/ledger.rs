@@ -1,8 +1,8 @@
-//! How much is held for each owner: bytes that the daemon writes for a tenant outside of the tenant's sandboxes, or
-//! while a template is made. Whoever is about to write takes bytes first, and gives them back when they are gone.
+//! Accounting of storage per owner: bytes that the daemon writes for a tenant outside of the tenant's sandboxes, or
+//! while a template is created. A writer reserves bytes first, and returns them when they are deleted.
 //!
-//! A [`Ledger`] knows how much each organization and each user has taken. A [`Reservation`] is one part of that; what is
-//! left of it goes back when it is dropped.
+//! A [`Ledger`] counts the bytes of each organization and each user. A [`Reservation`] is one part of them; the rest of
+//! it is returned when it is dropped.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,16 +10,16 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::{Owner, limits};
 
-/// Why bytes cannot be taken.
+/// Why bytes cannot be reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Over {
-    /// The owner has as much as it may have.
+    /// The owner has reached a quota.
     #[error("the {whose} has {used_mb} of its quota of {limit_mb} {what}")]
     Quota { whose: &'static str, what: &'static str, limit_mb: u64, used_mb: u64, asked_mb: u64 },
-    /// This reservation must not be larger.
+    /// This reservation has reached its own maximum.
     #[error("no more than {} MiB are kept here", max_bytes / limits::MIB)]
     Bound { max_bytes: u64 },
-    /// What is left of the pool is for the sandboxes that run.
+    /// The rest of the pool is for running sandboxes.
     #[error("{storage} storage is more than {percent} % full")]
     Pool { storage: &'static str, percent: u64 },
     /// The rest of the disk is for the daemon itself.
@@ -28,27 +28,27 @@ pub enum Over {
 }
 
 impl Over {
-    /// Whether it helps if the same owner has less.
+    /// Whether deleting data of the same owner helps.
     pub fn gives_way(&self) -> bool {
         match self {
             Self::Quota { .. } | Self::Bound { .. } => true,
-            // What is dropped may be needed more than what would take its place.
+            // The deleted data may be needed more than the new data.
             Self::Pool { .. } | Self::Reserve { .. } => false,
         }
     }
 }
 
-/// What one organization and one user may hold, in MiB; `None` is no quota.
+/// Quotas of one organization and one user, in MiB; `None` means no quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shares {
     pub organization_mb: Option<u64>,
     pub user_mb: Option<u64>,
 }
 
-/// Whether the disk has room for so many more bytes.
+/// Checks whether the disk has room for this many more bytes.
 type Room = Box<dyn Fn(u64) -> Result<(), Over> + Send + Sync>;
 
-/// The bytes that are taken, by organization and by user.
+/// The reserved bytes, by organization and by user.
 pub struct Ledger {
     what: &'static str,
     shares: Shares,
@@ -56,7 +56,7 @@ pub struct Ledger {
     held: Mutex<HashMap<Account, u64>>,
 }
 
-/// The first is an organization, the second a user of one.
+/// An organization, or a user of one.
 type Account = (String, Option<String>);
 
 fn accounts(owner: &Owner) -> [Account; 2] {
@@ -80,17 +80,17 @@ impl Ledger {
         Arc::new(Self { what, shares, room: Box::new(room), held: Mutex::default() })
     }
 
-    /// One that refuses nobody.
+    /// A ledger without limits.
     pub fn unlimited() -> Arc<Self> {
         Self::new("bytes", Shares::default(), |_| Ok(()))
     }
 
-    /// Nothing, for now.
+    /// An empty reservation.
     pub fn open(self: &Arc<Self>, owner: &Owner) -> Reservation {
         self.open_beside(owner, [0, 0])
     }
 
-    /// The same for one whose organization and user have so many bytes already that are counted elsewhere.
+    /// The same for an owner whose organization and user have this many bytes that are counted elsewhere.
     pub fn open_beside(self: &Arc<Self>, owner: &Owner, beside: [u64; 2]) -> Reservation {
         let (ledger, accounts) = (Arc::clone(self), accounts(owner));
         let (bytes, refused) = (AtomicU64::new(0), OnceLock::new());
@@ -98,7 +98,7 @@ impl Ledger {
     }
 
     fn held(&self) -> MutexGuard<'_, HashMap<Account, u64>> {
-        // Nothing panics between two changes that belong together.
+        // No code panics between two changes that belong together.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -147,7 +147,7 @@ fn add(held: &mut HashMap<Account, u64>, accounts: &[Account; 2], bytes: u64) {
     }
 }
 
-/// How much of a limit can be taken.
+/// How much of a limit may be used.
 #[derive(Clone, Copy)]
 enum Whole {
     All,
@@ -163,12 +163,12 @@ impl Whole {
     }
 }
 
-/// Bytes that one owner has taken for one purpose.
+/// Bytes that one owner has reserved for one purpose.
 #[derive(Debug)]
 pub struct Reservation {
     ledger: Arc<Ledger>,
     accounts: [Account; 2],
-    /// What organization and user have that this ledger does not count.
+    /// Bytes of the organization and the user that this ledger does not count.
     beside: [u64; 2],
     max_bytes: u64,
     bytes: AtomicU64,
@@ -176,23 +176,23 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// The same, bounded by itself as well.
+    /// The same, with a maximum of its own.
     pub fn bounded(mut self, max_bytes: u64) -> Self {
         self.max_bytes = max_bytes;
         self
     }
 
-    /// How much it has.
+    /// Its current size.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Takes so many more bytes, or none.
+    /// Reserves this many more bytes, or none.
     pub fn take(&self, bytes: u64) -> Result<(), Over> {
         self.take_of(bytes, Whole::All)
     }
 
-    /// The same for what is there already and becomes larger: it leaves a part to what is to begin.
+    /// The same for existing data that grows: it leaves a share of the limit for new data.
     pub fn grow(&self, bytes: u64) -> Result<(), Over> {
         self.take_of(bytes, Whole::ForGrowth)
     }
@@ -213,7 +213,7 @@ impl Reservation {
         taken
     }
 
-    /// A part of it as one of its own: as many bytes as are asked for and there.
+    /// Splits off a reservation with up to this many bytes.
     pub fn split(&self, bytes: u64) -> Self {
         let less = |has: u64| Some(has.saturating_sub(bytes));
         let had = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
@@ -223,23 +223,23 @@ impl Reservation {
         Self { ledger, accounts, beside, max_bytes, bytes, refused }
     }
 
-    /// Notes that somebody had to stop for want of room; the first reason stays.
+    /// Records that a writer had to stop for lack of space; the first reason is kept.
     pub fn refuse(&self, over: Over) {
         let _ = self.refused.set(over);
     }
 
-    /// The first reason for which there was no room: what failed with it says so less well.
+    /// The first reason for which space was refused. It explains a failure better than the resulting error.
     pub fn refused(&self) -> Option<Over> {
         self.refused.get().copied()
     }
 
-    /// Counts bytes that are there already, whatever the limits are.
+    /// Counts existing bytes, regardless of the limits.
     pub fn count(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         add(&mut self.ledger.held(), &self.accounts, bytes);
     }
 
-    /// Gives so many bytes back, which are gone.
+    /// Returns this many bytes, which were deleted.
     pub fn give(&self, bytes: u64) {
         let less = |has: u64| Some(has.saturating_sub(bytes));
         let had = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);

@@ -1,5 +1,5 @@
-//! What a sandbox is, without any IO: ids, owner, spec, terms, the state machine, the codes of errors, and the types that
-//! the API answers with ([`api`]). All other crates share these, the client's included.
+//! The domain model of a sandbox, without any I/O: ids, owner, spec, terms, the state machine, error codes, and the
+//! types of the API ([`api`]). All other crates share it, including the client.
 //!
 //! ```
 //! use sandkeep_core::{HostLimits, SpecDraft};

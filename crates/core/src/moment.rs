@@ -1,15 +1,14 @@
-//! A moment that still means something after the wall clock was set, the machine slept, the daemon
-//! ended, or the host started anew.
+//! A point in time that stays meaningful after the wall clock was set, the machine was suspended, the daemon ended, or
+//! the host was rebooted.
 //!
-//! A moment holds three things: the wall clock, which boot it was, and how long the host had been up
-//! by the clock that also counts sleep. How much time has passed since follows from them:
+//! A moment has three parts: the wall clock, the boot id, and the host's uptime including suspend. The elapsed time
+//! follows from them:
 //!
-//! - **in the same boot** only the time since boot counts. Nobody can set it, and it goes on while the
-//!   machine sleeps, so a wall clock that jumps, forward or back, neither ends anything early nor keeps
-//!   it alive;
-//! - **in another boot** there is only the wall clock. If it says less than the present boot has lasted
-//!   (it was set back, or has lost its battery), the length of the boot counts: at least so much has
-//!   passed, and what waits for a deadline comes to it.
+//! - **in the same boot** only the uptime counts. It cannot be set, and it includes suspend, so a wall clock that
+//!   jumps, forward or back, neither ends anything early nor keeps it alive;
+//! - **in another boot** only the wall clock is left. If it shows less time than the present boot has lasted (it was
+//!   set back, or has lost its battery), the length of the boot counts: at least that much has passed, so every
+//!   deadline is eventually reached.
 
 use std::time::Duration;
 
@@ -18,9 +17,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moment {
     pub wall: jiff::Timestamp,
-    /// Which boot of the host.
+    /// The host's boot id.
     pub boot_id: String,
-    /// How long the host had been up, sleep included.
+    /// The host's uptime, including suspend.
     pub uptime_ms: u64,
 }
 
@@ -30,7 +29,7 @@ impl Moment {
         Self { wall, boot_id: String::new(), uptime_ms: 0 }
     }
 
-    /// How much time lies between this moment and `now`.
+    /// The time between this moment and `now`.
     pub fn elapsed(&self, now: &Self) -> Duration {
         if self.boot_id == now.boot_id {
             return Duration::from_millis(now.uptime_ms.saturating_sub(self.uptime_ms));
@@ -39,9 +38,8 @@ impl Moment {
         by_wall.max(Duration::from_millis(now.uptime_ms))
     }
 
-    /// What the wall clock will show when `after` has passed since this moment. It is told from this
-    /// moment's own wall clock, so that it stays the same from one look to the next, unless the clock
-    /// was set meanwhile by more than `tolerance`.
+    /// The wall clock's reading when `after` has passed since this moment. It is computed from this moment's own wall
+    /// clock, so that repeated calls agree, unless the clock was set meanwhile by more than `tolerance`.
     pub fn wall_after(&self, after: Duration, now: &Self, tolerance: Duration) -> jiff::Timestamp {
         let plus =
             |from: jiff::Timestamp, span| from.checked_add(span).unwrap_or(jiff::Timestamp::MAX);
@@ -56,7 +54,7 @@ impl Moment {
     }
 }
 
-/// A duration as the API and the files on disk tell it.
+/// A duration in milliseconds, for the API and files.
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,13 +1,13 @@
-//! Who a sandbox belongs to, and who asks.
+//! Owners of sandboxes, and principals.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The project of whoever names none.
+/// The project of a caller that names none.
 pub const DEFAULT_PROJECT: &str = "default";
 
-/// The full owner of a sandbox. All three are any strings; nothing may join them without
-/// escaping (see `store::Key`).
+/// The full owner of a sandbox. All three parts are arbitrary strings; they must never be joined without escaping (see
+/// `store::Key`).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 pub struct Owner {
     pub organization: String,
@@ -32,13 +32,13 @@ impl Owner {
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// Look at its own sandboxes and what they print.
+    /// Read its own sandboxes and their output.
     Read,
-    /// Make, change and destroy its own sandboxes, and run commands in them.
+    /// Create, change and destroy its own sandboxes, and run commands in them.
     Write,
-    /// The same for those of all users of its organization.
+    /// The same for sandboxes of all users of its organization.
     Organization,
-    /// Everything, for everybody: keys and metrics too.
+    /// Everything, for all owners, including keys and metrics.
     Admin,
 }
 
@@ -69,12 +69,12 @@ impl Scope {
 pub struct Scopes(u8);
 
 impl Scopes {
-    /// Admin holds every other scope.
+    /// `Admin` includes every other scope.
     pub fn allow(self, scope: Scope) -> bool {
         self.0 & (scope.bit() | Scope::Admin.bit()) != 0
     }
 
-    /// Those that were given, in order.
+    /// The granted scopes, in order.
     pub fn iter(self) -> impl Iterator<Item = Scope> {
         Scope::ALL.into_iter().filter(move |scope| self.0 & scope.bit() != 0)
     }
@@ -86,12 +86,12 @@ impl FromIterator<Scope> for Scopes {
     }
 }
 
-/// Who makes a request, as the front door authenticated it.
+/// The authenticated caller of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Principal {
     pub organization: String,
     pub user: String,
-    /// The one project it is bound to; without one it may act in all of its user's.
+    /// The project it is bound to; without one it may act in all of its user's projects.
     pub project: Option<String>,
     pub scopes: Scopes,
 }
@@ -110,7 +110,7 @@ impl Principal {
         Self { organization, user, project: None, scopes: Scopes::from_iter([Scope::Admin]) }
     }
 
-    /// Another's sandbox does not exist for this principal.
+    /// Sandboxes of other owners do not exist for this principal.
     pub fn may_see(&self, owner: &Owner) -> bool {
         if self.scopes.allow(Scope::Admin) {
             return true;
@@ -120,7 +120,7 @@ impl Principal {
         self.organization == owner.organization && user && bound
     }
 
-    /// The owner of what this principal makes in a project, or in the one it is bound to.
+    /// The owner of what this principal creates in a project, or in the one it is bound to.
     pub fn owner(&self, project: Option<&str>) -> Result<Owner, OtherProject> {
         let project = match (&self.project, project) {
             (Some(bound), Some(asked)) if bound != asked => {
@@ -184,10 +184,10 @@ mod tests {
     }
 }
 
-/// What lets a runtime tell, later and alone, whose sandbox it is.
+/// Labels from which a runtime alone can later tell the owner of a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Labels {
-    /// The data directory's own id: another instance's sandboxes are not ours to touch.
+    /// The id of the data directory: sandboxes of other instances must not be touched.
     pub instance: String,
     pub owner: Owner,
 }

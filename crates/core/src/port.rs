@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Never zero: nothing listens there.
+/// Never zero: port 0 cannot be listened on.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
 )]
@@ -34,7 +34,7 @@ impl Port {
 impl FromStr for Port {
     type Err = InvalidPort;
 
-    /// Only as it is written by us: a port has one name, so that nothing can be known by two.
+    /// Accepts only the canonical form: a port has one name, so that it cannot be addressed by two.
     fn from_str(text: &str) -> Result<Self, InvalidPort> {
         let parsed = text.parse().ok().map(Self).filter(|port| port.to_string() == text);
         parsed.ok_or_else(|| InvalidPort { text: text.to_owned() })

@@ -1,4 +1,4 @@
-//! What makes an exec a process: it has no timeout, its end is kept, and it may serve a port.
+//! A process: an exec without a timeout, whose end is kept, and that may serve a port.
 
 use std::time::Duration;
 
@@ -7,36 +7,36 @@ use serde::{Deserialize, Serialize};
 use super::Port;
 use crate::limits;
 
-/// What was said about a process when it was started.
+/// The terms of a process, as given at its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessTerms {
-    /// The port that it is to serve.
+    /// The port that it serves.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<Port>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready: Option<Ready>,
 }
 
-/// When a process counts as running, and for how long its starter waits for that.
+/// When a process counts as ready, and how long its starter waits for that.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
     pub probe: Probe,
     pub timeout_secs: u64,
 }
 
-/// What a port must do for its process to be ready.
+/// The readiness condition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Probe {
-    /// Accept a connection.
+    /// The port accepts a connection.
     Tcp,
-    /// Answer a GET of this path with a status below 400.
+    /// The port answers a GET of this path with a status below 400.
     Http { path: String },
-    /// This command succeeds; no port is looked at.
+    /// This command succeeds; no port is checked.
     Command { argv: Vec<String> },
 }
 
-/// A probe with all that it needs.
+/// A probe with its parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
     Tcp { port: Port },
@@ -44,16 +44,16 @@ pub enum Asked {
     Command { argv: Vec<String> },
 }
 
-/// What runs in every sandbox of a template, from its creation on.
+/// The start command of a template, run in every sandbox from its creation on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartUp {
     pub argv: Vec<String>,
-    /// The sandbox is made when the process is ready.
+    /// The sandbox is created when the process is ready.
     #[serde(default)]
     pub terms: ProcessTerms,
 }
 
-/// Terms that cannot hold.
+/// Invalid terms.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidTerms {
     #[error("ready needs a port to look at")]
@@ -65,7 +65,7 @@ pub enum InvalidTerms {
 }
 
 impl InvalidTerms {
-    /// The field that is to blame.
+    /// The invalid field.
     pub fn field(&self) -> &'static str {
         match self {
             Self::NoPort => "port",
@@ -92,7 +92,7 @@ impl ProcessTerms {
         }
     }
 
-    /// What shows that it is ready; `None` if it is at once.
+    /// Its readiness probe; `None` if it is ready at once.
     pub fn probe(&self) -> Option<Asked> {
         let probe = self.ready.as_ref().map_or(Probe::Tcp, |ready| ready.probe.clone());
         match (probe, self.port) {
@@ -103,7 +103,7 @@ impl ProcessTerms {
         }
     }
 
-    /// For how long the starter waits.
+    /// How long the starter waits.
     pub fn patience(&self) -> Duration {
         self.ready.as_ref().map_or(Duration::ZERO, |ready| Duration::from_secs(ready.timeout_secs))
     }

@@ -1,9 +1,8 @@
-//! What the suites have in common that hold every implementation of a contract to what it promises: of stores, storages
-//! and runtimes.
+//! Shared parts of the conformance suites, which check the promises of every store, storage and runtime.
 
 use std::fmt;
 
-/// A promise that was not kept.
+/// A broken promise.
 #[derive(Debug)]
 pub struct Violation {
     pub promise: &'static str,
@@ -16,7 +15,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What went wrong within one check.
+/// The failure of one check.
 pub struct Failure(pub String);
 
 impl<E: std::error::Error> From<E> for Failure {

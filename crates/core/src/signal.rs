@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, de};
 
-/// By number, from 1; those without a number of their own on Linux are left out.
+/// By number, from 1; signals without a number of their own on Linux are left out.
 const NAMES: [&str; 31] = [
     "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2",
     "PIPE", "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG",
@@ -14,7 +14,7 @@ const NAMES: [&str; 31] = [
 /// The last real-time signal.
 const MAX: i32 = 64;
 
-/// A signal that Linux has.
+/// A signal that exists on Linux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal(i32);
 

@@ -17,7 +17,7 @@ use crate::limits;
 )]
 pub struct SlotName(String);
 
-/// A string that no slot can be called.
+/// A string that is not a valid slot name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a slot has 1 to {max} letters, digits, '.', '_' and '-', the first a letter or digit, and no '..'",

@@ -1,4 +1,4 @@
-//! What a snapshot is called, and why it was made.
+//! Names of snapshots, and why they were taken.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ const BASE: &str = "base";
 /// What the present state is called where a snapshot could be named.
 const NOW: &str = "now";
 
-/// What leads to one snapshot of a sandbox: a name, by the rules of slots, or the snapshot's id.
+/// The name of one snapshot of a sandbox, by the rules of slots, or its id.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schema(
@@ -23,7 +23,7 @@ const NOW: &str = "now";
 )]
 pub struct SnapshotName(String);
 
-/// A string that no snapshot can be called.
+/// A string that is not a valid snapshot name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a snapshot's name has 1 to {max} letters, digits, '.', '_' and '-', the first a letter or digit, and no '..'",
@@ -31,22 +31,22 @@ pub struct SnapshotName(String);
 )]
 pub struct InvalidSnapshotName;
 
-/// Why a snapshot was made.
+/// Why a snapshot was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SnapshotKind {
-    /// Somebody asked for it, so only who asks removes it.
+    /// It was requested, so only a request removes it.
     Asked,
-    /// It seals the turn of this number.
+    /// It seals the turn with this number.
     Turn(u64),
-    /// It was made after a tool's call.
+    /// It was taken after a tool call.
     Tool,
     /// It holds the files that a sandbox with a workspace, or a fork, started with.
     Base,
 }
 
 impl SnapshotKind {
-    /// Whether it gives way to later ones.
+    /// Whether it may be pruned in favour of later ones.
     pub fn is_pruned(self) -> bool {
         match self {
             Self::Asked | Self::Base => false,
@@ -71,7 +71,7 @@ impl SnapshotKind {
 }
 
 impl SnapshotName {
-    /// What the names of turns begin with unless somebody says otherwise.
+    /// The default prefix of turn names.
     pub fn turns() -> Self {
         Self("turn".to_owned())
     }
@@ -95,7 +95,7 @@ impl SnapshotName {
         Self(id.to_string())
     }
 
-    /// Whether it means something else already, or will: a turn, an id, or the present.
+    /// Whether it is reserved for something else: a turn, an id, or the present.
     pub fn is_taken(&self, turn_prefix: &Self) -> bool {
         let number =
             self.0.strip_prefix(turn_prefix.as_str()).and_then(|rest| rest.strip_prefix('-'));

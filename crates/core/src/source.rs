@@ -1,5 +1,5 @@
-//! What lies on top of a new sandbox's template: a workspace, which is there before its first command. It is
-//! brought once, when the sandbox is made; nothing of it is ever written back.
+//! Workspaces: files on top of a new sandbox's template, present before its first command. A workspace is transferred
+//! once, when the sandbox is created; nothing is ever written back.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,52 +11,51 @@ use super::id::UploadId;
 use super::spec::InvalidSpec;
 use crate::limits;
 
-/// The home of `user`, in which every workspace lies.
+/// The home of `user`, which contains every workspace.
 pub const HOME: &str = "/home/user";
 
-/// The name of a workspace that nothing else gives one.
+/// The default name of a workspace.
 const UNNAMED: &str = "workspace";
 
 /// Which paths of the host a caller may name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HostPaths {
-    /// Those that the daemon's own user can.
+    /// Every path that the daemon's own user can read.
     Any,
-    /// Those that the operator has opened for all.
+    /// Paths that the operator has opened for all.
     #[default]
     BeneathRoots,
 }
 
-/// A workspace as a caller asks for it: one of `dir`, `git` and `upload`.
+/// A requested workspace: exactly one of `dir`, `git` and `upload`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = CreateSource)]
 pub struct SourceDraft {
-    /// A directory of the daemon's host, which is copied; absolute, and only for its own user or beneath its
-    /// `source_roots`. What is neither file, link nor directory, and what is mounted in it, is left out.
+    /// A directory of the daemon's host, which is copied; absolute, and allowed only for the daemon's own user or below
+    /// its `source_roots`. Special files and mounts in it are left out.
     pub dir: Option<String>,
-    /// A git repository, `https://…` or `file:///…`, which is cloned inside the sandbox; after `#` a branch, a
-    /// tag or a commit. One of the host is reached as `dir` is.
+    /// A git repository, `https://…` or `file:///…`, which is cloned inside the sandbox; after `#` a branch, a tag or a
+    /// commit. For `file:` the rules of `dir` apply.
     #[schema(value_type = Option<String>, example = "file:///srv/git/tools.git#main")]
     pub git: Option<GitUrl>,
-    /// An archive that was sent to `/api/v1/uploads`.
+    /// An archive that was uploaded to `/api/v1/uploads`.
     pub upload: Option<UploadId>,
-    /// Where it lies: `/home/user/…`, or relative to that. By default it has the name of its source there, an
-    /// upload `workspace`.
+    /// Its path: `/home/user/…`, or relative to that. Default: the name of the source, or `workspace` for an upload.
     #[schema(max_length = 1024)]
     pub path: Option<String>,
-    /// Not for the caller to say: whoever knows the caller does.
+    /// Set by the door that authenticated the caller, never by the caller.
     #[serde(skip)]
     pub reach: HostPaths,
 }
 
-/// A checked workspace.
+/// A validated workspace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Source)]
 pub struct Source {
     #[serde(flatten)]
     pub origin: Origin,
-    /// Where it lies in the sandbox.
+    /// Its path in the sandbox.
     pub path: String,
 }
 
@@ -71,7 +70,7 @@ pub enum Origin {
 }
 
 impl SourceDraft {
-    /// Whether it can mean anything. What there is, is the broker's to know.
+    /// Whether it is well-formed. The broker checks whether the source exists.
     pub(super) fn check(&self) -> Result<Source, InvalidSpec> {
         let mut given = [
             self.dir.clone().map(Origin::Dir),
@@ -99,7 +98,7 @@ impl SourceDraft {
 }
 
 impl Origin {
-    /// What it is called elsewhere.
+    /// The source's own name.
     fn name(&self) -> Option<&str> {
         let name = match self {
             Self::Upload(_) => Some(UNNAMED),
@@ -116,7 +115,7 @@ fn last_part(path: &str) -> Option<&str> {
     path.trim_end_matches('/').rsplit('/').next()
 }
 
-/// A path in the home of `user`, clean.
+/// A normalized path in the home of `user`.
 fn destination(path: &str) -> Result<String, InvalidSpec> {
     let wrong = |problem: &str| wrong("source.path", problem);
     if path.len() > limits::SOURCE_PATH_MAX_BYTES {
@@ -140,14 +139,14 @@ fn destination(path: &str) -> Result<String, InvalidSpec> {
     Ok(clean)
 }
 
-/// The longest name of a file, as the kernel has it.
+/// Maximum length of a file name, as in the kernel.
 const NAME_MAX_BYTES: usize = 255;
 
 fn wrong(field: &'static str, problem: &str) -> InvalidSpec {
     InvalidSpec { field, problem: problem.to_owned() }
 }
 
-/// Where a repository is, and what of it is to be checked out.
+/// The address of a repository, and what to check out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct GitUrl {
@@ -170,7 +169,7 @@ pub enum InvalidGitUrl {
     TooLong,
     #[error("it contains a space or a control character")]
     Character,
-    /// It would be shown to whoever may look at the sandbox.
+    /// Credentials in a URL would be visible to everybody who may see the sandbox.
     #[error("it contains a user or password, which would be visible; remove them")]
     Credentials,
     #[error("the part after # is not a valid branch, tag or commit")]
@@ -178,7 +177,7 @@ pub enum InvalidGitUrl {
 }
 
 impl GitUrl {
-    /// Without what is to be checked out.
+    /// The URL without the reference to check out.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -217,7 +216,7 @@ impl FromStr for GitUrl {
         if !(host.is_some_and(|host| !host.is_empty()) || url.starts_with("file:///")) {
             return Err(InvalidGitUrl::Scheme);
         }
-        // What begins so would be an option to git.
+        // Git would take it for an option.
         if reference.is_some_and(|text| text.is_empty() || text.starts_with('-')) {
             return Err(InvalidGitUrl::Reference);
         }

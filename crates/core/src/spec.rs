@@ -1,8 +1,8 @@
-//! What a sandbox shall be: valid by construction. A `SpecDraft` is what a caller wrote; only
-//! `SpecDraft::check` makes a `Spec`, and it names the field that is wrong.
+//! The specification of a sandbox: valid by construction. A `SpecDraft` is the caller's input; only `SpecDraft::check`
+//! produces a `Spec`, and it names the field that is wrong.
 //!
-//! Environment values are secrets: they are stored with the sandbox (0600) and handed to its
-//! commands, and nothing else shows them, `Debug` included.
+//! Environment values are secrets: they are stored with the sandbox (0600) and passed to its commands, and shown
+//! nowhere else, not even by `Debug`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,9 +17,9 @@ use super::source::{Source, SourceDraft};
 use super::terms::OnTimeout;
 use crate::limits;
 
-/// The template of a sandbox that names none.
+/// The default template.
 pub const DEFAULT_TEMPLATE: &str = "host";
-/// The runtime of a sandbox that names none.
+/// The default runtime.
 pub const DEFAULT_RUNTIME: &str = "native";
 
 /// Privileges of commands inside their own sandbox.
@@ -43,20 +43,19 @@ pub struct Resources {
     /// Needs a storage with the capability `disk_quota`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_mb: Option<u64>,
-    /// The same for its files with all its snapshots; what several of them have counts once. Without it only
-    /// the pool ends it.
+    /// The same for its files with all its snapshots; shared data counts once. Without it only the size of the pool is
+    /// a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_total_mb: Option<u64>,
 }
 
-/// What a sandbox is there for.
+/// The purpose of a sandbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Purpose {
     #[default]
     Use,
-    /// One step of a build. Nobody is told of it, and it goes with the build: one that an earlier
-    /// daemon left is removed.
+    /// One step of a build. It is invisible, and removed with the build, also if an earlier daemon left it.
     Build,
 }
 
@@ -66,14 +65,14 @@ impl Purpose {
     }
 }
 
-/// Who keeps the files of a sandbox.
+/// Where the files of a sandbox are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Keeper {
-    /// The storage, on a volume.
+    /// In the storage, on a volume.
     #[default]
     Storage,
-    /// The runtime, wherever it runs the sandbox.
+    /// In the runtime, wherever it runs the sandbox.
     Runtime,
 }
 
@@ -83,26 +82,26 @@ impl Keeper {
     }
 }
 
-/// A checked spec. It never changes.
+/// A validated spec. It never changes.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct Spec {
     template: String,
     runtime: String,
-    /// Where what it did not ask for itself came from.
+    /// The profile that supplied its defaults.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     profile: Option<String>,
     env: BTreeMap<String, String>,
     resources: Resources,
     privilege: Privilege,
-    /// Only of a sandbox whose template is an image.
+    /// Only for a sandbox whose template is an image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     image: Option<PinnedImage>,
-    /// The workspace that it was made with.
+    /// The workspace that it was created with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     source: Option<Source>,
     #[serde(default, skip_serializing_if = "Purpose::is_use")]
     purpose: Purpose,
-    /// Whether its files are kept after each call of a tool that may have changed them.
+    /// Whether a snapshot is taken after each tool call that may have changed files.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     snapshot_tool_calls: bool,
     #[serde(default, skip_serializing_if = "Keeper::is_storage")]
@@ -142,7 +141,7 @@ impl Spec {
         self.source.as_ref()
     }
 
-    /// How commands run that do not say otherwise, as far as an image says so.
+    /// The image's defaults for commands, if any.
     pub fn image_defaults(&self) -> Option<&ImageDefaults> {
         self.image.as_ref()?.defaults.as_ref()
     }
@@ -166,7 +165,7 @@ impl Spec {
         self.keeper
     }
 
-    /// The same, with its files kept by somebody else.
+    /// The same, with another keeper of its files.
     pub fn kept_by(self, keeper: Keeper) -> Self {
         Self { keeper, ..self }
     }
@@ -176,7 +175,7 @@ impl Spec {
         Self { purpose: Purpose::Build, ..self }
     }
 
-    /// The same on top of an image, whatever its template's name will mean later.
+    /// The same on top of an image, whatever its template's name refers to later.
     pub fn of_image(self, image: PinnedImage) -> Self {
         Self { image: Some(image), ..self }
     }
@@ -203,9 +202,9 @@ impl fmt::Debug for Spec {
 pub struct SpecDraft {
     pub template: Option<String>,
     pub runtime: Option<String>,
-    /// Where everything comes from that is left out here.
+    /// Supplies the values that are left out here.
     pub profile: Option<String>,
-    /// The project it belongs to; the key's own, or `default`.
+    /// The project it belongs to; default: the key's own project, or `default`.
     pub project: Option<String>,
     /// A name by which it can be called in place of its id. Only one sandbox of its owner has it; it can be changed.
     /// One that is given none has a name that is derived from its id.
@@ -214,26 +213,25 @@ pub struct SpecDraft {
     /// A name that only one sandbox of its owner has at a time.
     pub slot: Option<SlotName>,
     pub labels: Option<BTreeMap<String, String>>,
-    /// Variables for all commands; they are never shown again.
+    /// Environment of all commands. Values are never shown again.
     pub env: Option<BTreeMap<String, String>>,
     pub resources: Option<ResourcesDraft>,
     pub privilege: Option<Privilege>,
-    /// The time until `on_timeout`, from the creation, the last start or the last keepalive.
+    /// Seconds until `on_timeout`, counted from the creation, the last start or the last keepalive.
     #[schema(minimum = 1)]
     pub timeout_secs: Option<u64>,
-    /// The time without activity until `on_timeout`, while it runs. Commands are activity for as long
-    /// as they run.
+    /// Seconds without activity until `on_timeout`, while it runs. A running command counts as activity.
     #[schema(minimum = 1)]
     pub idle_timeout_secs: Option<u64>,
     pub on_timeout: Option<OnTimeout>,
-    /// How many snapshots it may have at once; as many as the daemon allows, if it is left out.
+    /// Maximum number of its snapshots; default: the daemon's maximum.
     #[schema(minimum = 1)]
     pub max_snapshots: Option<usize>,
-    /// Make a snapshot after each call of a tool that may have changed files; its answer has the `snapshot_id`. They
-    /// give way to later ones, as turns do. As the daemon has it, if it is left out.
+    /// Take a snapshot after each tool call that may have changed files; the answer has its `snapshot_id`. Such
+    /// snapshots are pruned like turns. Default: the daemon's setting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_tool_calls: Option<bool>,
-    /// A workspace, which is there before the first command.
+    /// A workspace, present before the first command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<SourceDraft>,
 }
@@ -261,7 +259,7 @@ impl fmt::Debug for SpecDraft {
     }
 }
 
-/// The resources a caller asks for; what is missing gets the default.
+/// The requested resources; missing ones get defaults.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = CreateResources)]
@@ -269,23 +267,22 @@ pub struct ResourcesDraft {
     pub memory_mb: Option<u64>,
     pub cpus: Option<f64>,
     pub pids: Option<u64>,
-    /// Of the sandbox's files, without those of its template.
+    /// Size of the sandbox's files, without those of its template.
     pub disk_mb: Option<u64>,
-    /// Of the sandbox's files with all its snapshots; no less than `disk_mb`.
+    /// Size of the sandbox's files with all its snapshots; at least `disk_mb`.
     pub disk_total_mb: Option<u64>,
 }
 
-/// What this machine has: a sandbox cannot be promised more.
+/// The resources of this machine: a sandbox cannot be promised more.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HostLimits {
     pub memory_mb: u64,
     pub cpus: f64,
-    /// The disk of a sandbox that asks for none in particular; none where the storage holds no
-    /// quotas.
+    /// The default disk size; `None` if the storage has no quotas.
     pub disk_default_mb: Option<u64>,
 }
 
-/// A draft that is wrong in one field.
+/// A draft with an invalid field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct InvalidSpec {
@@ -295,8 +292,8 @@ pub struct InvalidSpec {
 }
 
 impl SpecDraft {
-    /// Fills in the defaults and checks every bound. Whether the template, the runtime and the profile
-    /// exist is the broker's to know.
+    /// Fills in the defaults and checks every limit. The broker checks whether the template, the runtime and the
+    /// profile exist.
     pub fn check(&self, host: &HostLimits) -> Result<Spec, InvalidSpec> {
         let env = self.env.clone().unwrap_or_default();
         check_env(&env)?;
@@ -339,7 +336,7 @@ impl ResourcesDraft {
 
     fn check_disk(&self, host: &HostLimits) -> Result<(Option<u64>, Option<u64>), InvalidSpec> {
         let total_mb = self.disk_total_mb;
-        // The usual one must not be in the way of a smaller one for both.
+        // The default must not exceed a smaller limit for both.
         let usual_mb = host.disk_default_mb.map(|usual| usual.min(total_mb.unwrap_or(usual)));
         let disk_mb = self.disk_mb.or(usual_mb);
         let range = limits::DISK_MIN_MB..=limits::DISK_MAX_MB;
@@ -359,7 +356,7 @@ impl ResourcesDraft {
     }
 }
 
-/// NaN, which compares with nothing, is in no range.
+/// NaN is in no range, because it compares with nothing.
 pub fn within<T: PartialOrd + fmt::Display>(
     field: &'static str,
     value: T,
@@ -391,7 +388,7 @@ pub(super) fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), Inva
     Ok(())
 }
 
-/// Checks the names, and the sizes, of environment entries. It never repeats a value.
+/// Checks the names and the sizes of environment entries. Errors never contain a value.
 pub fn check_env(env: &BTreeMap<String, String>) -> Result<(), InvalidSpec> {
     let wrong = |problem| Err(InvalidSpec { field: "env", problem });
     if env.len() > limits::ENV_MAX {
@@ -419,7 +416,7 @@ pub fn check_env(env: &BTreeMap<String, String>) -> Result<(), InvalidSpec> {
     Ok(())
 }
 
-/// Enough of a name to know it by: an answer shall not be as long as the mistake.
+/// The start of a name, enough to recognize it: an error must not be as long as the input.
 fn brief(name: &str) -> String {
     name.chars().take(64).collect()
 }

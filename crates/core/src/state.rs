@@ -1,4 +1,4 @@
-//! The states of a sandbox, as one pure function: [`apply`].
+//! The state machine of a sandbox, as one pure function: [`apply`].
 //!
 //! ```text
 //!              Done(create)        pause
@@ -17,15 +17,14 @@
 //!             (gone)
 //! ```
 //!
-//! A record is a state and the operation in progress. The operation is written before its first side
-//! effect and leaves only with its outcome, so whoever reads the record after a crash knows what was
-//! under way. `creating` always carries the operation `create`, `destroying` always `destroy`, and
-//! nothing leads out of `destroying` but being gone.
+//! A record has a state and the operation in progress. The operation is written before its first side effect and
+//! removed only with its outcome, so after a crash the record tells what was in progress. `creating` always has the
+//! operation `create`, `destroying` always `destroy`, and nothing leads out of `destroying` but the end.
 //!
-//! A snapshot changes no state, and commands go on beginning meanwhile: it is an operation only because
-//! what runs stands still for a moment, and whoever reads the record after a crash must let it go on. A
-//! rollback ends all processes and leads to `running`, whatever was before; only what was stopped stays
-//! so. Its record names the snapshot, because there is no way back: a later daemon finishes it.
+//! A snapshot changes no state, and commands still start during it. It is an operation only because the sandbox is
+//! frozen for a moment, and after a crash must be thawed. A rollback ends all processes and leads to `running` from
+//! every state but `stopped`, which stays. Its record names the snapshot, because a rollback cannot be undone: a later
+//! daemon finishes it.
 
 mod found;
 
@@ -77,7 +76,7 @@ impl fmt::Display for State {
     }
 }
 
-/// What can be asked of a sandbox.
+/// The verbs of a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verb {
@@ -95,7 +94,7 @@ pub enum Verb {
     Snapshot,
     Rollback,
     Fork,
-    /// Let some of its files be as they were.
+    /// Restore some of its files.
     Revert,
 }
 
@@ -119,7 +118,7 @@ impl fmt::Display for Verb {
     }
 }
 
-/// A verb in progress. An exec is never one: execs run side by side and change no state.
+/// A verb in progress. An exec is never one: execs run concurrently and change no state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
@@ -154,27 +153,27 @@ impl fmt::Display for Operation {
     }
 }
 
-/// Why a sandbox is in a state that nobody asked for.
+/// Why a sandbox is in a state that was not requested.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Reason {
-    /// The host started anew since the sandbox last ran.
+    /// The host was rebooted since the sandbox last ran.
     HostRebooted,
     /// It died by itself or was killed from outside.
     Died { detail: String },
-    /// A verb could not be carried out.
+    /// A verb failed.
     VerbFailed { operation: Operation, detail: String },
     /// The daemon ended in the middle of a verb, which was then undone.
     Interrupted { operation: Operation },
-    /// A restarted daemon found that it no longer ran.
+    /// A restarted daemon found that it was no longer running.
     FoundDead,
-    /// What it was made of is gone.
+    /// A part that it was created from is gone.
     Missing { detail: String },
-    /// Its time was over.
+    /// A timeout expired.
     Expired { expiry: Expiry },
 }
 
-/// Which of its two times was over.
+/// Which of its two timeouts expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Expiry {
@@ -207,13 +206,13 @@ impl fmt::Display for Reason {
     }
 }
 
-/// What the registry holds of a sandbox's life. Only [`apply`] leads from one to another.
+/// The lifecycle part of a sandbox's record. Only [`apply`] leads from one to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     state: State,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     operation: Option<Operation>,
-    /// What a rollback leads back to; there as long as it is under way.
+    /// The snapshot of a rollback in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rollback_to: Option<SnapshotId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -226,7 +225,7 @@ impl Status {
         Self { operation: Some(Operation::Create), ..Self::settled(State::Creating) }
     }
 
-    /// A sandbox of which only its files are known, and they do not say that it runs.
+    /// A sandbox of which only the files are known, and they do not say that it runs.
     pub fn stopped() -> Self {
         Self::settled(State::Stopped)
     }
@@ -243,7 +242,7 @@ impl Status {
         self.reason.as_ref()
     }
 
-    /// The snapshot of the rollback that is under way.
+    /// The snapshot of the rollback in progress.
     pub fn rollback_to(&self) -> Option<&SnapshotId> {
         self.rollback_to.as_ref()
     }
@@ -261,70 +260,70 @@ impl Status {
         Self { operation, reason, ..Self::settled(State::Destroying) }
     }
 
-    /// The same without the operation that was under way: it changed nothing.
+    /// The same without its operation, which changed nothing.
     fn without_operation(&self) -> Self {
         Self { operation: None, rollback_to: None, ..self.clone() }
     }
 
-    /// The same state with an operation begun; the reason stays until there is an outcome.
+    /// The same state with an operation started; the reason is kept until there is an outcome.
     fn with(&self, operation: Operation) -> Self {
         Self { operation: Some(operation), ..self.clone() }
     }
 }
 
-/// What happens to a sandbox.
+/// An input of the state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trigger {
-    /// Somebody asks for a verb.
+    /// A verb is requested.
     Begin(Verb),
-    /// Somebody asks for a rollback to this snapshot.
+    /// A rollback to this snapshot is requested.
     RollBack(SnapshotId),
     /// The snapshot or rollback in progress has had no effect yet and will have none.
     CalledOff(Operation),
-    /// The operation in progress came to its end.
+    /// The operation in progress has finished.
     Done(Operation),
-    /// The operation in progress cannot be carried out.
+    /// The operation in progress has failed.
     Failed(Operation, String),
     /// `wait` resolved.
     Died(String),
-    /// A new daemon looks after an earlier one ended: this is what the runtime says.
+    /// A new daemon takes over: this is what the runtime reports.
     Found(Liveness),
-    /// A new daemon looks, and the host has started anew in between: nothing runs.
+    /// A new daemon takes over after a reboot of the host: nothing runs.
     HostRebooted,
-    /// A new daemon looks, and what the sandbox was made of is gone.
+    /// A new daemon takes over, and a part that the sandbox was created from is gone.
     Missing(String),
-    /// Its time is over, and this is to be done about it.
+    /// A timeout expired, and this is to be done.
     Expired(Expiry, AtExpiry),
 }
 
-/// What is done to a sandbox whose time is over and that is not to go.
+/// What happens to a sandbox at its timeout, if it is not destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtExpiry {
     Stop,
     Pause,
 }
 
-/// Whether a runtime says that a sandbox runs.
+/// Whether a runtime reports that a sandbox runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Liveness {
     Running,
     NotRunning,
 }
 
-/// What the owner of the record has to do with the status that [`apply`] returned.
+/// What the owner of the record must do with the status that [`apply`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Nothing: it is so already, or the trigger means nothing here.
+    /// Nothing: the status is unchanged, or the trigger has no meaning here.
     Stay,
     /// Write it: it is an outcome.
     Record,
-    /// Write it, then carry the operation out, then report `Done` or `Failed`.
+    /// Write it, then execute the operation, then report `Done` or `Failed`.
     Carry(Operation),
     /// Remove the record: the sandbox is gone.
     Forget,
 }
 
-/// A trigger that is not legal now. Nothing changes.
+/// A trigger that is not legal in this state. Nothing changes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
     #[error("cannot {verb}: it is {state}")]
@@ -335,7 +334,7 @@ pub enum Denied {
     NotUnderWay(Operation),
 }
 
-/// The machine.
+/// The state machine.
 pub fn apply(status: &Status, trigger: Trigger) -> Result<(Status, Next), Denied> {
     match trigger {
         Trigger::Begin(verb) => begin(status, verb),
@@ -363,7 +362,7 @@ pub fn apply(status: &Status, trigger: Trigger) -> Result<(Status, Next), Denied
     }
 }
 
-/// A reason is part of the record, and a record that grows too long could not be written any more.
+/// A reason is part of the record, and a record that is too long could no longer be written.
 fn clipped(mut detail: String) -> String {
     if detail.len() > limits::REASON_MAX_BYTES {
         detail.truncate(detail.floor_char_boundary(limits::REASON_MAX_BYTES));
@@ -373,7 +372,7 @@ fn clipped(mut detail: String) -> String {
 }
 
 fn begin(status: &Status, verb: Verb) -> Result<(Status, Next), Denied> {
-    // Destroy goes first: it must succeed from anywhere, and a repeated one finishes the first.
+    // Destroy comes first: it must succeed from every state, and a repeated one finishes the first.
     if verb == Verb::Destroy {
         let reason = status.reason.clone();
         return Ok((Status::destroying(reason), Next::Carry(Operation::Destroy)));
@@ -381,9 +380,9 @@ fn begin(status: &Status, verb: Verb) -> Result<(Status, Next), Denied> {
     let wrong = |helps| Denied::WrongState { state: status.state, verb, helps };
     match (status.state, status.operation) {
         (State::Creating | State::Destroying, _) => return Err(wrong(None)),
-        // It waits for its turn, or needs none.
+        // It waits in the queue, or does not need to.
         (_, Some(_)) if verb == Verb::Fork => return Ok((status.clone(), Next::Stay)),
-        // It begins before the sandbox stands still, or right after.
+        // It starts before the freeze, or right after.
         (State::Running, Some(Operation::Snapshot)) if verb == Verb::Exec => {
             return Ok((status.clone(), Next::Stay));
         }
@@ -394,7 +393,7 @@ fn begin(status: &Status, verb: Verb) -> Result<(Status, Next), Denied> {
     }
     let carry = |operation| Ok((status.with(operation), Next::Carry(operation)));
     let stay = || Ok((status.clone(), Next::Stay));
-    // A verb whose outcome is there already is no error: a caller that lost its answer may repeat.
+    // A verb whose outcome is already reached is not an error: a caller that lost its answer may repeat it.
     match (verb, status.state) {
         (Verb::Start, State::Stopped | State::Failed) => carry(Operation::Start),
         (Verb::Stop, State::Running | State::Paused) => carry(Operation::Stop),
@@ -417,7 +416,7 @@ fn begin(status: &Status, verb: Verb) -> Result<(Status, Next), Denied> {
     }
 }
 
-/// A stop or pause that nobody asked for: it goes like any other, and says why.
+/// A stop or pause at a timeout: it proceeds like any other, with a reason.
 fn expired(status: &Status, expiry: Expiry, what: AtExpiry) -> Result<(Status, Next), Denied> {
     let verb = match what {
         AtExpiry::Stop => Verb::Stop,
@@ -467,23 +466,23 @@ fn done(status: &Status, operation: Operation) -> (Status, Next) {
 fn failed(status: &Status, operation: Operation, detail: String) -> (Status, Next) {
     let reason = Reason::VerbFailed { operation, detail };
     match operation {
-        // Nobody was promised this sandbox, so what was made of it goes.
+        // No caller was promised this sandbox, so its parts are removed.
         Operation::Create => (Status::destroying(Some(reason)), Next::Carry(Operation::Destroy)),
         Operation::Start | Operation::Stop | Operation::Rollback => {
             (Status::settled_because(State::Failed, reason), Next::Record)
         }
-        // It is not the sandbox that failed.
+        // The sandbox itself did not fail.
         Operation::Snapshot => (status.without_operation(), Next::Record),
-        // Freezing and thawing do nothing by halves: it is as it was before.
+        // Freezing and thawing are all or nothing: the state is as before.
         Operation::Pause | Operation::Resume => (Status::settled(status.state), Next::Record),
-        // A recorded destroy is never taken back; it is repeated.
+        // A recorded destroy is never undone; it is repeated.
         Operation::Destroy => (Status::destroying(Some(reason)), Next::Record),
     }
 }
 
 fn died(status: &Status, detail: String) -> (Status, Next) {
     match (status.state, status.operation) {
-        // The operation itself ends, or finds out about, the death and reports it.
+        // The operation itself causes, or detects, the death and reports it.
         (
             _,
             Some(

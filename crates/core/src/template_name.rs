@@ -1,4 +1,4 @@
-//! The name of a template: what people call images, so `python:3.12` and `ghcr.io/acme/tools@sha256:…` are names.
+//! Template names. Image references are names, too: `python:3.12` and `ghcr.io/acme/tools@sha256:…`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,7 +24,7 @@ impl TemplateName {
         &self.0
     }
 
-    /// The name that one without a tag means, too.
+    /// The name with the tag `latest`, which a name without a tag also means.
     pub fn latest(&self) -> Option<Self> {
         let last = self.0.rsplit('/').next().unwrap_or_default();
         match last.contains([':', '@']) {

@@ -1,5 +1,5 @@
-//! The terms of a sandbox: what about it can change while it lives. Everything else is its [`Spec`],
-//! which never does.
+//! The terms of a sandbox: the settings that can change during its life. Everything else is its [`Spec`], which never
+//! changes.
 //!
 //! [`Spec`]: super::Spec
 
@@ -17,12 +17,12 @@ use crate::limits;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnTimeout {
-    /// It goes, with all it holds.
+    /// Destroy it with all its data.
     #[default]
     Destroy,
-    /// Its processes end; its files stay, and start leads back.
+    /// End its processes; its files are kept, and start leads back.
     Stop,
-    /// Its processes stand still; resume leads back.
+    /// Freeze its processes; resume leads back.
     Pause,
 }
 
@@ -37,23 +37,23 @@ pub struct Terms {
     pub idle_timeout_secs: Option<u64>,
     #[serde(default)]
     pub on_timeout: OnTimeout,
-    /// How many snapshots it may have; as many as the daemon allows, without.
+    /// Maximum number of its snapshots; default: the daemon's maximum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_snapshots: Option<usize>,
 }
 
-/// How long sandboxes may live here. `None` is for ever.
+/// Limits of sandbox lifetimes. `None` means unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Of a sandbox that asks for none.
+    /// For a sandbox that sets none.
     pub default_timeout: Option<Duration>,
-    /// Of a sandbox that asks for none; it counts from the last activity.
+    /// For a sandbox that sets none; it counts from the last activity.
     pub default_idle_timeout: Option<Duration>,
-    /// No sandbox may ask for longer, and one that asks for none gets no longer either.
+    /// No sandbox may ask for longer, and one that sets none gets at most this.
     pub max_timeout: Option<Duration>,
 }
 
-/// A change of terms, as a JSON merge patch (RFC 7396): what is left out stays, `null` removes.
+/// A change of terms, as a JSON merge patch (RFC 7396): omitted fields stay, `null` removes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = PatchSandbox)]
@@ -66,11 +66,11 @@ pub struct TermsPatch {
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<BTreeMap<String, Option<String>>>)]
     pub labels: Option<Option<BTreeMap<String, Option<String>>>>,
-    /// The time until `on_timeout`; it counts from now. `null`: none.
+    /// Seconds until `on_timeout`, counted from now. `null`: none.
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<u64>, minimum = 1)]
     pub timeout_secs: Option<Option<u64>>,
-    /// The time without activity until `on_timeout`; it counts from now. `null`: none.
+    /// Seconds without activity until `on_timeout`, counted from now. `null`: none.
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<u64>, minimum = 1)]
     pub idle_timeout_secs: Option<Option<u64>>,
@@ -78,13 +78,13 @@ pub struct TermsPatch {
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<OnTimeout>)]
     pub on_timeout: Option<Option<OnTimeout>>,
-    /// How many snapshots it may have at once. `null`: as many as the daemon allows.
+    /// Maximum number of its snapshots. `null`: the daemon's maximum.
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<usize>, minimum = 1)]
     pub max_snapshots: Option<Option<usize>>,
 }
 
-/// A field that is there, if only as `null`.
+/// A field that is present, even if `null`.
 fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
     T::deserialize(from).map(Some)
 }
@@ -98,7 +98,7 @@ impl Terms {
         self.idle_timeout_secs.map(Duration::from_secs)
     }
 
-    /// The terms after a patch; nothing changes if it is wrong.
+    /// The terms after a patch; unchanged if the patch is invalid.
     pub fn patched(&self, patch: &TermsPatch, bounds: &Timeouts) -> Result<Self, InvalidSpec> {
         let mut terms = self.clone();
         match &patch.labels {
@@ -137,7 +137,7 @@ impl Terms {
 }
 
 impl SpecDraft {
-    /// The terms that were asked for, and the defaults for the others.
+    /// The requested terms, and defaults for the others.
     pub fn terms(&self, bounds: &Timeouts) -> Result<Terms, InvalidSpec> {
         let secs = |limit: Option<Duration>| limit.map(|limit| limit.as_secs());
         let terms = Terms {

@@ -1,4 +1,4 @@
-//! Who asks: API keys, tokens of an OIDC issuer, and the switch that says whether one is needed.
+//! Authentication: API keys, tokens of an OIDC issuer, and the switch that makes credentials mandatory.
 //!
 //! ```text
 //!            no key was ever made, no issuer is configured
@@ -9,8 +9,8 @@
 //!        └─▶ a JWT              checked against the issuer's keys
 //! ```
 //!
-//! Invariant: whatever cannot be checked is refused. A store that fails, an issuer that does not answer, a
-//! marker that cannot be read: each of them closes the door, and none opens it.
+//! Invariant: a credential that cannot be verified is refused. If the store fails, the issuer does not answer or the
+//! marker file cannot be read, requests are refused; no failure ever grants access.
 
 mod key;
 mod key_ring;
@@ -35,9 +35,9 @@ pub use oidc::{InvalidOidc, Oidc, OidcConfig};
 /// Whether a request needs a credential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Only the user who runs the daemon is served, and needs none.
+    /// Only the user who runs the daemon is served, without credentials.
     Local,
-    /// Everybody needs one, the user who runs the daemon too.
+    /// Every caller needs credentials, including the user who runs the daemon.
     Keys,
 }
 
@@ -46,7 +46,7 @@ pub enum Mode {
 pub enum AuthError {
     #[error("{problem}")]
     Refused { problem: String },
-    /// It may be good, but nobody can tell now.
+    /// The credential may be valid, but it cannot be verified at the moment.
     #[error("the credential cannot be checked now: {problem}")]
     Unavailable { problem: String },
 }
@@ -63,14 +63,14 @@ impl From<DirectoryError> for AuthError {
     }
 }
 
-/// For how long an answer that was begun may go on.
+/// How long a response that has started may continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lease {
-    /// To its end: tokens say when they expire, not that they were revoked, and are short-lived.
+    /// Until it ends. A token states when it expires, not whether it was revoked, and is short-lived.
     Unbound,
-    /// As long as the key holds.
+    /// As long as the key is valid.
     Key(KeyId),
-    /// As long as a signed URL holds: until it expires, or the key that signed it does not hold any more.
+    /// As long as the signed URL is valid: until it expires or the key that signed it is revoked.
     Pass { key: Option<KeyId>, expires_at: Timestamp },
 }
 
@@ -84,7 +84,7 @@ impl Lease {
     }
 }
 
-/// Who was recognized, and by what.
+/// An authenticated caller, and the credential that proved it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recognized {
     pub principal: Principal,
@@ -99,7 +99,7 @@ pub struct Auth {
 }
 
 impl Auth {
-    /// Keys that are already there close the latch, should its marker have been lost.
+    /// If keys exist, the latch is closed even if its marker file was lost.
     pub async fn open(
         data_dir: &Path,
         directory: Arc<dyn Directory>,
@@ -122,7 +122,7 @@ impl Auth {
         &self.keys
     }
 
-    /// Whose credential it is: that of a key, or a token if an issuer is configured.
+    /// Authenticates a credential: an API key, or a token if an issuer is configured.
     pub async fn recognize(&self, credential: &str) -> Result<Recognized, AuthError> {
         if let Some(key) = ApiKey::parse(credential) {
             let principal = self.keys.recognize(&key).await?;
@@ -137,8 +137,7 @@ impl Auth {
         }
     }
 
-    /// Whether an answer under this lease may go on. A store that does not answer ends nothing that it
-    /// let begin.
+    /// Whether a response with this lease may continue. If the store does not answer, a running response continues.
     pub async fn holds(&self, lease: &Lease) -> bool {
         match lease {
             Lease::Unbound => true,
@@ -149,13 +148,13 @@ impl Auth {
         }
     }
 
-    /// Whether something new may begin in the name of a key. Without an answer of the store it may not.
+    /// Whether a new request may start on behalf of a key. If the store does not answer, it may not.
     pub async fn key_holds(&self, id: &KeyId) -> Result<bool, AuthError> {
         Ok(self.keys.info(id).await?.is_some_and(|key| !key.has_expired(Timestamp::now())))
     }
 }
 
-/// Scopes as they are meant: who may change or look at more may also look.
+/// Adds the scopes that others imply: a scope to change or inspect more includes the right to read.
 fn with_implied(scopes: impl IntoIterator<Item = Scope>) -> Scopes {
     let given: Scopes = scopes.into_iter().collect();
     let implied = given.iter().next().map(|_| Scope::Read);

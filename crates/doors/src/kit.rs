@@ -1,5 +1,5 @@
-//! What every front door needs and none should make for itself. It knows no dialect: a door brings its words
-//! ([`Dialect`]) and its handlers, and takes the rest from here. CONTRIBUTING.md shows how to add one.
+//! What every front door needs and none should implement itself. The kit has no dialect: a door supplies its wording
+//! ([`Dialect`]) and its handlers, and uses the kit for everything else. CONTRIBUTING.md shows how to add a door.
 //!
 //! ```text
 //! connection → listen     TCP or a Unix socket, TLS or not; whose socket is it? (once per connection)
@@ -50,12 +50,12 @@ pub use listen::{Listener, serve};
 pub use origins::{Origins, is_loopback_host};
 pub use refusal::Refusal;
 
-/// What the doors of one daemon share.
+/// State shared by all doors of one daemon.
 #[derive(Clone)]
 pub struct Kit {
     pub broker: Broker,
     pub gate: Arc<Gate>,
-    /// Canceled when the daemon ends: what would go on for ever listens to it.
+    /// Canceled when the daemon shuts down. Everything that would run forever listens to it.
     pub stop: CancellationToken,
     /// What operations are called in the audit log.
     pub operations: Arc<audit::Operations>,
@@ -68,17 +68,17 @@ impl Kit {
         Self { broker, gate, stop: CancellationToken::new(), operations }
     }
 
-    /// The routes of a door, all of them guarded: a new one is before anybody thinks of it.
+    /// The routes of a door, all behind the gate: a new route is guarded by default.
     pub fn door(&self, dialect: impl Dialect, routes: Router<Broker>) -> Router {
         let desk = reception::Desk { kit: self.clone(), dialect: Box::new(dialect) };
         routes
-            // `body` has a limit of its own, whose refusal is one of ours.
+            // `body` enforces its own limit, with a refusal in our format.
             .layer(DefaultBodyLimit::disable())
             .layer(middleware::from_fn_with_state(Arc::new(desk), reception::receive))
             .with_state(self.broker.clone())
     }
 
-    /// What is around all doors together. `templates` are the paths under which requests are counted.
+    /// The layers around all doors. `templates` are the route templates under which requests are counted.
     pub fn around<'a>(
         &self,
         doors: Router,

@@ -1,6 +1,6 @@
-//! The front doors. Each decodes and authenticates a request, calls one verb of the broker, and
-//! encodes the answer; none of them decides anything. [`kit`] has all that a dialect of its own needs, [`Front`] serves
-//! those that there are:
+//! The front doors. Each door decodes and authenticates a request, calls one method of the broker, and encodes the
+//! answer; no door makes decisions of its own. [`kit`] has what a new dialect needs, and [`Front`] serves the existing
+//! ones:
 //!
 //! ```
 //! use sandkeep_broker::Broker;

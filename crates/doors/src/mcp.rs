@@ -1,16 +1,16 @@
-//! The front door for models: the Model Context Protocol, on stdio (`sandkeep mcp`) and at `/mcp`.
+//! The MCP front door (Model Context Protocol), on stdio (`sandkeep mcp`) and at `/mcp`.
 //!
 //! ```text
-//! tools/call ─▶ catalogue   is there such a call, and are these its arguments?
-//!            ─▶ call        the arguments become the request that the REST API knows, once
-//!            ─▶ Backend     direct: the broker of this process; or a daemon elsewhere, asked by the client
-//!            ─▶ answer      what came back, in words that a model can go on with
+//! tools/call ─▶ catalogue   does the tool exist, and do the arguments match its schema?
+//!            ─▶ call        the arguments become the REST API's request type, once
+//!            ─▶ Backend     direct: the broker of this process; or a remote daemon, through the client
+//!            ─▶ answer      the result, in words that a model can act on
 //! ```
 //!
-//! The gate has established who calls, as for every door. What a call takes is described by the types of the REST API,
-//! and the tools that work within a sandbox are the broker's own.
+//! The gate has authenticated the caller, as for every door. Parameters are described by the types of the REST API, and
+//! the tools that work within a sandbox are the broker's own.
 //!
-//! A call that names no sandbox means the one in the slot [`DEFAULT_SLOT`] of its owner, which is made when it is needed.
+//! A call that names no sandbox uses the one in the slot [`DEFAULT_SLOT`] of its owner, which is created on first use.
 
 mod answer;
 mod audit;
@@ -57,10 +57,10 @@ use sandkeep_broker::parameter::{Kind, Need, Parameter, check};
 use sandkeep_core::api::{Problem, ToolEvent};
 use sandkeep_core::{SandboxId, limits};
 
-/// The slot of the sandbox that a call means which names none.
+/// The slot of the default sandbox, used by calls that name none.
 pub const DEFAULT_SLOT: &str = "mcp";
 
-/// Where the protocol is spoken over HTTP.
+/// The path of MCP over HTTP.
 pub const PATH: &str = "/mcp";
 
 const SANDBOX: &str = "sandbox";
@@ -79,10 +79,11 @@ const INSTRUCTIONS: &str = "Sandkeep gives you isolated Linux computers. Call an
     turn (turn_complete) before risky work, look at what changed with diff, and go back with rollback. When a call \
     is refused, the answer says by which rule and what to do instead.";
 
-/// Who carries calls out. One that is dropped, or whose events are, is given up: what was begun for it ends.
+/// Executes calls. Dropping a call's future or its event stream cancels it and ends what it started.
 #[async_trait]
 pub trait Backend: Send + Sync + 'static {
-    /// The caller's own sandbox, which runs: made or started if it does not. `from` is what is known of the caller's request.
+    /// The caller's default sandbox, running: it is created or started if necessary. `from` carries the context of the
+    /// caller's request.
     async fn default_sandbox(&self, from: &Extensions) -> Result<SandboxId, Failure>;
 
     /// The sandbox that the caller means by a name.
@@ -113,14 +114,14 @@ pub struct ToolCall {
     pub arguments: Given,
 }
 
-/// Whether a call tells how far it is.
+/// Whether a call reports progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Telling {
     AsItGoes,
     AtTheEnd,
 }
 
-/// What a tool says; the last event is its result.
+/// The events of a tool call; the last one is its result.
 pub type ToolEvents = BoxStream<'static, Result<ToolEvent, Failure>>;
 
 /// Why a call has no answer.
@@ -140,7 +141,7 @@ impl Failure {
     }
 }
 
-/// The words of the REST API; every request counts against the rate of whoever makes it.
+/// Refusals in the words of the REST API; every request counts against the caller's rate limit.
 struct Words;
 
 impl Dialect for Words {
@@ -158,11 +159,11 @@ impl Dialect for Words {
     }
 }
 
-/// The protocol over HTTP, behind the gate.
+/// MCP over HTTP, behind the gate.
 pub fn door(kit: &Kit, ports: &Arc<PortDoor>) -> Router {
     let (broker, ports) = (kit.broker.clone(), Arc::clone(ports));
     let mcp = Mcp::new(Direct { broker, ports, usual: None });
-    // The gate has checked host and origin, by rules that the configuration knows.
+    // The gate has checked `Host` and `Origin`, with the configured rules.
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_json_response(true)
@@ -176,13 +177,13 @@ pub fn door(kit: &Kit, ports: &Arc<PortDoor>) -> Router {
     kit.door(Words, Router::new().route_service(PATH, service))
 }
 
-/// The span of the caller's request, which is served in another task than it came in.
+/// The span of the caller's HTTP request, because rmcp serves the call in another task.
 fn span_of(from: &Extensions) -> Span {
     let kept = from.get::<Parts>().and_then(|parts| parts.extensions.get::<Span>());
     kept.cloned().unwrap_or_else(Span::current)
 }
 
-/// The server of one connection or of one request; it has nothing of its own.
+/// The server of one connection or of one request; it has no state of its own.
 #[derive(Clone)]
 pub struct Mcp {
     backend: Arc<dyn Backend>,
@@ -193,7 +194,7 @@ impl Mcp {
         Self { backend: Arc::new(backend) }
     }
 
-    /// Carries a call out, or gives it up when the caller does: what was begun for it ends with it.
+    /// Executes a call; if the caller cancels it, everything it started is ended.
     async fn carry_out(
         &self,
         name: &str,

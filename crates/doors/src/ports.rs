@@ -1,17 +1,16 @@
-//! The ports of sandboxes, as HTTP: each under a host name of its own, and for programs also under a path
-//! of the API.
+//! The ports of sandboxes over HTTP: each under its own host name, and for programs also under a path of the API.
 //!
 //! ```text
 //! request → Host is <port>-<id>.<domain>?
-//!     yes → who comes? (pass in URL or cookie, else as for the API) → forward → the server inside
-//!     no  → the API; its …/ports/{port}/{path} comes here as well, with all power taken from the answer
+//!     yes → authentication (token in URL or cookie, else as for the API) → forward → the server inside
+//!     no  → the API; its …/ports/{port}/{path} is forwarded too, with an answer stripped of all privileges
 //! ```
 //!
-//! What always holds:
-//! - A request for a port's host never reaches the API, and no other request reaches a port by its host.
-//! - No credential of ours reaches a sandbox: not a key, not a token, not a pass.
-//! - A page of a sandbox is on an origin of its own. On the API's origin there is only data: an answer
-//!   there is sandboxed, sets no cookie, and sends whoever would look at it as a page to its own host.
+//! Invariants:
+//! - A request for a port's host name never reaches the API, and no other request reaches a port by host name.
+//! - None of our credentials reaches a sandbox: no key, no token, no port token.
+//! - A page of a sandbox has an origin of its own. The API's origin serves only data: a forwarded answer there is
+//!   sandboxed and sets no cookie, and a browser that navigates to it is redirected to the port's own host.
 
 mod door;
 mod forward;

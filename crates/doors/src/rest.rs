@@ -1,5 +1,5 @@
-//! The REST front door, and the only one that is Sandkeep's own. A handler decodes a request (body → draft,
-//! path → id), calls the broker once and encodes the answer; what comes before it and after is the kit's.
+//! The REST front door, the only one that is Sandkeep's own. A handler decodes a request (body → draft, path → id),
+//! calls the broker once and encodes the answer; the kit does everything before and after.
 
 mod audit;
 mod builds;
@@ -58,11 +58,11 @@ pub use problem::Problem;
 
 use openapi::Guarded;
 
-/// What is answered to everybody, credential or not. `/readyz` tells more to those who have one.
+/// Public endpoints. `/readyz` returns more to authenticated callers.
 const PUBLIC: &[&str] =
     &["/healthz", "/readyz", "/docs", docs_page::STYLE, docs_page::SCRIPT, "/openapi.json"];
 
-/// Problems, and the credentials that our own clients send.
+/// Refusals as problems, and the credential schemes of our own clients.
 pub struct Rest;
 
 impl Dialect for Rest {
@@ -88,7 +88,7 @@ impl Dialect for Rest {
         (!public).then_some(scope)
     }
 
-    /// Who watches must see most when there is most to do, so health and metrics are not counted.
+    /// Monitoring matters most under load, so health and metrics are not rate-limited.
     fn is_counted(&self, request: &Request) -> bool {
         request.uri().path().starts_with("/api/")
     }
@@ -99,7 +99,7 @@ impl Dialect for Rest {
     }
 }
 
-/// All routes of this door, and what answers where there is none.
+/// All routes of this door, and the fallback.
 pub fn door(kit: &Kit, ports: &Arc<PortDoor>) -> Router {
     let (routes, _) = routes().split_for_parts();
     let routes = routes
@@ -200,7 +200,7 @@ struct Runtime {
     battery: Option<Battery>,
 }
 
-/// Capabilities on this machine, with our names and Urule's.
+/// Capabilities on this machine, under our names and Urule's.
 #[derive(Serialize, ToSchema)]
 #[schema(as = RuntimeCapabilities)]
 struct BothCapabilities {

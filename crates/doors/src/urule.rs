@@ -1,16 +1,16 @@
-//! The door for clients of Urule's runtime broker: sessions and tasks in its words, over the same broker.
+//! The door for clients of Urule's runtime broker: sessions and tasks on top of the same broker.
 //!
 //! ```text
-//!   session         a sandbox with the label `urule.workspace_id`, however it got it
+//!   session         a sandbox with the label `urule.workspace_id`, however it was created
 //!   provider        runtime          left out: the default one; unknown: 400
 //!   workspaceId     project of the owner, and that label
 //!   runtimeProfile  the label `urule.runtime_profile`
 //!   task            exec of `sh -c`
 //! ```
 //!
-//! A sandbox without the label has no workspace, so it is no session and not found here. As in Urule,
-//! fields that it does not know are ignored. Errors are problems as everywhere, which also carry Urule's own
-//! `error` and, where the request was wrong, `details`.
+//! A sandbox without the label has no workspace, so it is not a session and is not found here. As in Urule, unknown
+//! fields are ignored. Errors are problems as everywhere, with Urule's own `error` and, for invalid requests, `details`
+//! added.
 
 mod sessions;
 mod tasks;
@@ -37,7 +37,7 @@ pub fn routes() -> OpenApiRouter<Broker> {
         .routes(routes!(tasks::run))
 }
 
-/// What a runtime can do, in Urule's words; beside our own in `GET /api/v1/runtimes`.
+/// Capabilities of a runtime, under Urule's names; beside our own in `GET /api/v1/runtimes`.
 #[derive(Serialize, ToSchema)]
 #[schema(as = UruleCapabilities)]
 #[serde(rename_all = "camelCase")]
@@ -61,7 +61,7 @@ impl Capabilities {
     }
 }
 
-/// A problem that a client of Urule can read as well.
+/// A problem with the members that Urule's clients expect.
 #[derive(Serialize)]
 struct Explained {
     #[serde(flatten)]
@@ -77,7 +77,7 @@ struct Issue {
     message: String,
 }
 
-/// Problems, in which clients of Urule find its members too.
+/// Problems that also contain the members of Urule's errors.
 struct Urule;
 
 impl Dialect for Urule {

@@ -1,5 +1,5 @@
-//! Byte strings as one block. Serde takes a `Vec<u8>` element by element; on the wire both are the
-//! same (a length, then the bytes), but this way a chunk of output is copied, not walked.
+//! Byte strings as one block. Serde serializes a `Vec<u8>` element by element; the encoding is the same (a length, then
+//! the bytes), but this way a chunk of output is copied at once.
 
 use std::fmt;
 

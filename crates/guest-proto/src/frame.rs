@@ -1,5 +1,5 @@
-//! How it is put on a byte stream: a preface with the version, then frames of a 32-bit
-//! little-endian length and a postcard payload.
+//! The framing on a byte stream: a preface with the version, then frames of a 32-bit little-endian length and a
+//! postcard payload.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ pub fn read_preface(bytes: [u8; PREFACE_LEN]) -> Result<u16, DecodeError> {
 /// Appends one frame to `out`.
 ///
 /// # Panics
-/// If the message is larger than [`FRAME_MAX`]: senders bound what they put into one.
+/// If the message is larger than [`FRAME_MAX`]: senders limit their messages.
 pub fn encode<T: Serialize>(message: &T, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(&[0; HEADER_LEN]);
@@ -43,17 +43,17 @@ pub fn encode<T: Serialize>(message: &T, out: &mut Vec<u8>) {
     *out = taken;
 }
 
-/// The places of `ToGuest::Stdin`, `FromGuest::Stdout` and `FromGuest::Stderr` among their kind; a test compares.
+/// The variant indexes of `ToGuest::Stdin`, `FromGuest::Stdout` and `FromGuest::Stderr`; a test compares them.
 const STDIN: u8 = 0;
 const STDOUT: u8 = 5;
 const STDERR: u8 = 6;
 
-/// Appends the frame of a `ToGuest::Stdin`, the same as [`encode`] does, but copies the bytes once and as a whole.
+/// Appends the frame of a `ToGuest::Stdin`, with the same result as [`encode`], but copies the bytes once and at once.
 pub fn encode_stdin(bytes: &[u8], out: &mut Vec<u8>) {
     encode_block(&[STDIN], bytes, out);
 }
 
-/// Which stream a block of output is of.
+/// The stream of a block of output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
     Stdout,
@@ -85,7 +85,7 @@ fn encode_block(head: &[u8], block: &[u8], out: &mut Vec<u8>) {
 
 const VARINT_MAX: usize = 10;
 
-/// A number as postcard has it: seven bits a byte, the lowest first.
+/// A number in postcard's encoding: seven bits per byte, lowest first.
 fn push_varint(mut number: u64, out: &mut Vec<u8>) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
@@ -106,22 +106,22 @@ impl FrameReader {
         Self::default()
     }
 
-    /// Adds bytes as they came from the stream. What was consumed is dropped first, so the buffer
-    /// never grows past one frame and one read, wherever a hostile peer cuts its frames.
+    /// Adds bytes from the stream. Consumed bytes are dropped first, so the buffer never grows beyond one frame and one
+    /// read, wherever a hostile peer splits its frames.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.let_go();
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Takes in what `read` reads, at most once. What belongs to a long frame that has begun is read straight to where
-    /// it is put together; everything else goes through `small`.
+    /// Takes the bytes that `read` reads, in at most one call. The rest of a long frame is read directly into place;
+    /// everything else goes through `small`.
     pub fn fill<E>(
         &mut self,
         small: &mut [u8],
         read: impl FnOnce(&mut [u8]) -> Result<usize, E>,
     ) -> Result<usize, E> {
         self.let_go();
-        // No more at once than a chunk: whoever announces much and sends little does not cost much.
+        // At most a chunk at once, so that a peer that announces much and sends little costs little.
         let missing = self.missing().min(CHUNK_MAX);
         if missing <= small.len() {
             let count = read(small)?;
@@ -136,13 +136,13 @@ impl FrameReader {
         result
     }
 
-    /// Drops what was consumed.
+    /// Drops consumed bytes.
     fn let_go(&mut self) {
         self.buffer.drain(..self.consumed);
         self.consumed = 0;
     }
 
-    /// How much is missing of a frame whose length is known.
+    /// How many bytes are missing of a frame whose length is known.
     fn missing(&self) -> usize {
         let rest = &self.buffer[self.consumed..];
         let Some(header) = rest.first_chunk::<HEADER_LEN>() else { return 0 };
@@ -150,7 +150,7 @@ impl FrameReader {
         if len > FRAME_MAX { 0 } else { (HEADER_LEN + len).saturating_sub(rest.len()) }
     }
 
-    /// Whether no byte waits to be consumed.
+    /// Whether all bytes were consumed.
     pub fn is_empty(&self) -> bool {
         self.consumed == self.buffer.len()
     }
@@ -162,13 +162,13 @@ impl FrameReader {
         Some(bytes)
     }
 
-    /// All bytes that no message was made of: what follows the last frame of a stream is not framed.
+    /// All bytes after the last message: the rest of a stream may be unframed.
     pub fn into_rest(mut self) -> Vec<u8> {
         self.buffer.split_off(self.consumed)
     }
 
-    /// The next whole message; `None` until enough bytes are there. After an error the stream is
-    /// out of step and must be closed.
+    /// The next complete message; `None` until enough bytes have arrived. After an error the stream is out of sync and
+    /// must be closed.
     pub fn next_message<T: DeserializeOwned>(&mut self) -> Result<Option<T>, DecodeError> {
         let rest = &self.buffer[self.consumed..];
         let Some(header) = rest.first_chunk::<HEADER_LEN>() else {
@@ -191,14 +191,14 @@ impl FrameReader {
     }
 }
 
-/// What is wrong with bytes from the peer.
+/// Why the peer's bytes are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodeError {
     /// The preface is not ours.
     NotOurs,
-    /// The frame says it is longer than allowed.
+    /// The frame's declared length exceeds the limit.
     TooLong { len: usize },
-    /// The payload is no message we know.
+    /// The payload is not a known message.
     Malformed,
 }
 

@@ -1,30 +1,29 @@
-//! What is said. Postcard encodes an enum by the index of its variant: append, never reorder.
+//! The messages. Postcard encodes an enum by the index of its variant: append, never reorder.
 
 use serde::{Deserialize, Serialize};
 
 use crate::bytes;
 use crate::shell::{ListedShell, ShellEnd, ShellExec, ShellOpen, ShellRefusal};
 
-/// What a connection is for: its first and only request.
+/// The purpose of a connection: its first and only request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Op {
-    /// Is anybody there? Answered by `Pong`.
+    /// Checks that the guest answers. Answered by `Pong`.
     Ping,
     /// Run a command. Answered by `Started`, output, and one `Ended`.
     Exec(Exec),
-    /// Join an exec that this or an earlier daemon started, at byte offsets. Answered like `Exec`,
-    /// or by `Refused` if the guest does not know it. What was acknowledged before is gone: output
-    /// then starts later than asked, and its offsets say so. The newest connection wins; an older
-    /// one of the same exec is closed.
+    /// Attach to an exec that this or an earlier daemon started, at byte offsets. Answered like `Exec`, or by `Refused`
+    /// if the guest does not know it. Acknowledged output is gone: then output starts later than requested, with the
+    /// offsets saying so. The newest connection wins; an older one of the same exec is closed.
     Attach { exec_id: String, from: Offsets },
     /// Send a signal to the first process of an exec. Answered by `Done` or `Refused`.
     Signal { exec_id: String, signal: i32 },
     /// Kill the whole tree of an exec; it ends as `Canceled`. Answered by `Done` or `Refused`.
     Cancel { exec_id: String },
-    /// Which execs the guest knows: running, or ended and not yet forgotten. Answered by `Execs`.
+    /// List the known execs: running, or ended and not yet forgotten. Answered by `Execs`.
     List,
-    /// SIGTERM to everything, up to `grace_ms` for it to end, then SIGKILL and exit. Answered by
-    /// `Done` just before the guest exits.
+    /// SIGTERM to all processes, up to `grace_ms` for them to end, then SIGKILL and exit. Answered by `Done` just
+    /// before the guest exits.
     Terminate { grace_ms: u64 },
     /// Connect to a TCP port of the sandbox's own loopback. Answered by `Dialed`, `PortClosed` or
     /// `Refused`. Since version 2.
@@ -32,36 +31,33 @@ pub enum Op {
     /// Run a command in a terminal of its own. Answered like `Exec`, with all output as `Stdout`.
     /// Since version 2.
     Terminal { exec: Exec, size: TerminalSize },
-    /// Open a shell. Descriptors of its leaf ride along. Answered by `ShellOpened` or `Refused`. Since
-    /// version 2, as the next three.
+    /// Open a shell, with the descriptors of its leaf. Answered by `ShellOpened` or `Refused`. Since version 2, like
+    /// the next three.
     ShellOpen(ShellOpen),
     /// Run a command in a shell. Answered like `Exec`, with `ShellEnded` in place of `Ended`.
     ShellExec(ShellExec),
-    /// Which shells there are. Answered by `Shells`.
+    /// List the shells. Answered by `Shells`.
     Shells,
-    /// Kill a shell with all that runs in it, and forget it. Answered by `Done` when nothing of it is
-    /// left.
+    /// Kill a shell with all its processes, and forget it. Answered by `Done` when nothing of it is left.
     ShellClose { shell_id: String },
-    /// SIGTERM to all processes of an exec, up to `grace_ms` for them to end, then SIGKILL to those that
-    /// are left. It ends when none is: as its first process did, or as `Canceled` if that had to be killed.
-    /// Answered by `Done` once they are told, or `Refused`. Since version 3.
+    /// SIGTERM to all processes of an exec, up to `grace_ms` for them to end, then SIGKILL to the rest. It ends when
+    /// none is left: with the outcome of its first process, or as `Canceled` if that had to be killed. Answered by
+    /// `Done` once the signals are sent, or `Refused`. Since version 3.
     End { exec_id: String, grace_ms: u64 },
-    /// As `Dial`, for a host that no descriptor can be passed to: after `Dialed` this connection itself
-    /// carries the bytes, unframed and both ways. Whoever has nothing more to say shuts down its half.
-    /// Since version 3.
+    /// Like `Dial`, for a host that cannot receive descriptors: after `Dialed` this connection itself carries the
+    /// bytes, unframed and in both directions. A side that has sent everything shuts down its half. Since version 3.
     DialThrough { port: u16 },
-    /// Who the shells run as. Answered by `ShellUsers`. Since version 3.
+    /// List the shells' users. Answered by `ShellUsers`. Since version 3.
     ShellUsers,
-    /// Keep a program, to be named by `ExecKept`. Its file rides along as a descriptor, or its bytes follow
-    /// as `ToGuest::Program` until there are so many. Answered by `Done`. Since version 4.
+    /// Keep a program, to be named by `ExecKept`. Its file is sent as a descriptor, or its bytes follow as
+    /// `ToGuest::Program` until they are complete. Answered by `Done`. Since version 4.
     Keep { program: String, source: ProgramSource },
-    /// Run a program that is kept, with `argv[0]` for its name alone. Answered like `Exec`, or by `NotKept`.
-    /// Since version 4.
+    /// Run a kept program; `argv[0]` is only its name. Answered like `Exec`, or by `NotKept`. Since version 4.
     ExecKept { program: String, exec: Exec },
 }
 
 impl Op {
-    /// The first version that has this request. A guest of an earlier one is not asked.
+    /// The first version that has this request. It is not sent to older guests.
     pub fn since(&self) -> u16 {
         match self {
             Self::Ping
@@ -90,36 +86,34 @@ pub struct Exec {
     pub exec_id: String,
     /// Never empty. `argv[0]` without a slash is looked up in `PATH` of `env`.
     pub argv: Vec<String>,
-    /// The whole environment; the guest adds only `HOME`, `USER` and `LOGNAME` where missing.
+    /// The whole environment; the guest adds only missing `HOME`, `USER` and `LOGNAME`.
     pub env: Vec<(String, String)>,
-    /// The working directory; the user's home where missing.
+    /// The working directory; the user's home if missing.
     pub cwd: Option<String>,
-    /// `user` or `user:group`, each a name or a number; names are looked up in the sandbox's own files. A uid
-    /// that they do not name is a group of its own, but with nothing after the colon (`1000:`) it is in
-    /// group 0, as images expect. A guest of an earlier build knows `name`, `uid` and `uid:gid` alone, and
-    /// says so of all else.
+    /// `user` or `user:group`, each a name or a number; names are resolved by the sandbox's own files. A uid without an
+    /// entry is in a group of its own, but with an empty group (`1000:`) it is in group 0, as images expect. A guest of
+    /// an earlier build supports only `name`, `uid` and `uid:gid`, and refuses everything else.
     pub user: String,
     pub stdin: StdinMode,
-    /// From the start of the command; then its whole tree is killed and it ends as `TimedOut`.
+    /// Counts from the start of the command; then its whole tree is killed and it ends as `TimedOut`.
     pub timeout_ms: Option<u64>,
     pub privilege: Privilege,
-    /// Which descriptors ride along with this message.
+    /// Which descriptors are sent with this message.
     pub leaf: LeafKind,
-    /// The host's name for the leaf, given back by `List`, so that a restarted daemon knows which
-    /// leaves are in use.
+    /// The host's name for the leaf, returned by `List`, so that a restarted daemon knows which leaves are in use.
     pub leaf_name: String,
 }
 
-/// How a guest gets a program.
+/// How a guest receives a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProgramSource {
-    /// As a descriptor of a file that nobody can change.
+    /// As a descriptor of an immutable file.
     Descriptor,
-    /// As so many bytes, because no descriptor gets into the guest's kernel.
+    /// As this many bytes, because descriptors cannot be passed into the guest's kernel.
     Bytes { len: u64 },
 }
 
-/// How many characters a terminal shows.
+/// The size of a terminal, in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TerminalSize {
     pub rows: u16,
@@ -130,8 +124,8 @@ pub struct TerminalSize {
 pub enum StdinMode {
     /// /dev/null.
     Null,
-    /// A pipe fed by `ToGuest::Stdin`, closed by `ToGuest::StdinEof`. In a terminal the bytes are
-    /// typed, and the end is its end-of-file character.
+    /// A pipe fed by `ToGuest::Stdin`, closed by `ToGuest::StdinEof`. In a terminal the bytes are typed, and the end is
+    /// its end-of-file character.
     Piped,
 }
 
@@ -146,10 +140,10 @@ pub enum Privilege {
 /// The cgroup leaf of an exec, as descriptors opened by the host, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LeafKind {
-    /// No descriptors: a process of the guest's own keeps the tree together.
+    /// No descriptors: a keeper process of the guest tracks the tree.
     None,
-    /// cgroup v1: freezer `tasks` (read and write), `freezer.state` (read and write), then any
-    /// number of further `tasks` files (write) that the child enters by writing `0`.
+    /// cgroup v1: freezer `tasks` (read and write), `freezer.state` (read and write), then any number of further
+    /// `tasks` files (write) that the child enters by writing `0`.
     V1,
     /// cgroup v2: `cgroup.kill` (write), then `cgroup.procs` (read and write), which the child enters
     /// by writing `0`.
@@ -166,15 +160,14 @@ pub struct Offsets {
 /// From the host, on the connection of an `Exec` or `Attach`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToGuest {
-    /// Bytes for stdin; never more than the guest has asked for.
+    /// Bytes for stdin; never more than the guest has requested.
     Stdin(#[serde(with = "bytes")] Vec<u8>),
     StdinEof,
-    /// Everything below these offsets is safe with the host; the guest lets go of it.
+    /// The host has stored everything below these offsets; the guest releases it.
     Ack(Offsets),
-    /// The host has the end of the exec; the guest lets go of all of it.
+    /// The host has the end of the exec; the guest releases everything of it.
     Forget,
-    /// The window of whoever looks at the exec's terminal has another size. Nothing happens if it
-    /// has none. Since version 2.
+    /// Resize the exec's terminal. Ignored if it has none. Since version 2.
     Resize(TerminalSize),
     /// The next bytes of a program, at most `CHUNK_MAX`. Since version 4.
     Program(#[serde(with = "bytes")] Vec<u8>),
@@ -184,15 +177,15 @@ pub enum ToGuest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromGuest {
     Pong,
-    /// The operation could not be carried out; the connection ends.
+    /// The operation failed; the connection ends.
     Refused {
         reason: String,
     },
     Done,
     Execs(Vec<ListedExec>),
-    /// The command runs, or has run. `pid` is its id inside the sandbox; `stdin_offset` is how much
-    /// of stdin has arrived, so that whoever attaches knows where to go on. Left out if the command
-    /// could not be started: then `Ended` is the only message.
+    /// The command is running, or has run. `pid` is its pid inside the sandbox; `stdin_offset` is how much of stdin has
+    /// arrived, so that a client that attaches knows where to continue. Missing if the command could not be started:
+    /// then `Ended` is the only message.
     Started {
         pid: u32,
         stdin_offset: u64,
@@ -217,27 +210,27 @@ pub enum FromGuest {
     Dialed {
         carrier: Carrier,
     },
-    /// Nobody listens there.
+    /// No process listens there.
     PortClosed,
     ShellOpened(ListedShell),
     Shells(Vec<ListedShell>),
-    /// The last message of a command of a shell. All of its output has been sent before it.
+    /// The last message of a shell's command. All of its output has been sent before it.
     ShellEnded(ShellEnd),
-    /// In place of `Refused` for a request about a shell that cannot take it.
+    /// Instead of `Refused` for a request that a shell cannot accept.
     ShellRefused(ShellRefusal),
     /// The ids of all shells, each with the user that it was opened with.
     ShellUsers(Vec<(String, String)>),
-    /// The program is not kept: it never was, or it made room.
+    /// The program is not kept: it never was, or it was dropped for another.
     NotKept,
 }
 
-/// How the bytes of a dialed connection get to the host.
+/// How the bytes of a dialed connection reach the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Carrier {
-    /// The connected socket itself rides with the message: nothing is copied on the way.
+    /// The connected socket itself is sent with the message: nothing is copied.
     Descriptor,
-    /// They follow on this connection, because no descriptor leaves the guest's kernel (gVisor's, or
-    /// that of a virtual machine). The guest copies. Since version 3.
+    /// They follow on this connection, because descriptors cannot leave the guest's kernel (gVisor's, or a virtual
+    /// machine's). The guest copies. Since version 3.
     Connection,
 }
 

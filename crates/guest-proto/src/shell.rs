@@ -1,36 +1,36 @@
-//! What is said about persistent shells. A command of a shell is an exec like any other, with its own
-//! id, output, acknowledgements and end; only its last message says more.
+//! Messages about persistent shells. A command of a shell is an exec like any other, with its own id, output,
+//! acknowledgements and end; only its last message has more fields.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{End, LeafKind, Offsets, Privilege, StdinMode};
 
-/// A shell to open. It lives until `ShellClose`, or until a command of it ends it.
+/// A shell to open. It lives until `ShellClose`, or until one of its commands ends it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShellOpen {
     /// Chosen by the host, unique in this sandbox.
     pub shell_id: String,
     pub program: ShellProgram,
-    /// As in `Exec`, as the fields below.
+    /// As in `Exec`, like the fields below.
     pub env: Vec<(String, String)>,
     pub cwd: Option<String>,
     pub user: String,
     pub privilege: Privilege,
     pub leaf: LeafKind,
     pub leaf_name: String,
-    /// When, in milliseconds of the host's clock; the guest only gives it back.
+    /// The creation time, in milliseconds of the host's clock; the guest only returns it.
     pub created_ms: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ShellProgram {
-    /// bash where there is one, else sh. Never in an answer.
+    /// bash if it exists, otherwise sh. Never in an answer.
     Any,
     Bash,
     Sh,
 }
 
-/// A command for a shell. It waits for those before it; its time counts from its own start.
+/// A command for a shell. It is queued after earlier ones; its timeout counts from its own start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShellExec {
     pub shell_id: String,
@@ -49,17 +49,17 @@ pub struct ListedShell {
     pub program: ShellProgram,
     pub state: ShellState,
     pub pid: u32,
-    /// How many commands wait for their turn.
+    /// Number of queued commands.
     pub waiting: u32,
     pub created_ms: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ShellState {
-    /// It waits for a command.
+    /// It is waiting for a command.
     Ready,
     Busy,
-    /// Its process is gone: no command will run in it again.
+    /// Its process is gone: it runs no more commands.
     Ended,
 }
 
@@ -68,27 +68,27 @@ pub enum ShellState {
 pub struct ShellEnd {
     pub end: End,
     pub fate: Fate,
-    /// How much of what background jobs wrote between two commands was thrown away before this one.
+    /// The amount of background output between two commands that was discarded before this one.
     pub skipped: Offsets,
 }
 
-/// Why a shell takes no command, or is not opened.
+/// Why a shell does not accept a command, or cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ShellRefusal {
     Unknown,
     Ended,
-    /// As many commands wait as may, or as much of them.
+    /// The maximum number or total size of queued commands is reached.
     Full,
-    /// As many shells are there as may be.
+    /// The maximum number of shells is reached.
     TooMany,
 }
 
-/// What became of the shell by a command.
+/// The state of the shell after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fate {
-    /// All that the command did to it holds for the next one.
+    /// The shell survived, with the changes that the command made to its state.
     Kept,
-    /// It could not be interrupted: a new shell is in its place, as it was when it was opened.
+    /// The command could not be interrupted: a new shell took its place, in the state in which it was opened.
     Replaced,
     Ended,
 }

@@ -1,4 +1,4 @@
-//! Every message survives the wire, and no bytes from a peer can make the reader panic or grow.
+//! Every message survives encoding, and no bytes from a peer can make the reader panic or grow.
 
 use guest_proto::*;
 use proptest::collection::vec;

@@ -1,4 +1,4 @@
-//! What the command line says. Whatever is secret does not come here: everybody inside can read it.
+//! The guest's command line. It contains no secrets, because every process inside can read it.
 
 use std::os::fd::RawFd;
 use std::path::PathBuf;
@@ -9,39 +9,38 @@ pub const USAGE: &str = "usage: sandkeep-guest (--listen-fd N | --dial PATH [--t
 #[derive(Debug, PartialEq, Eq)]
 pub struct Arguments {
     pub host: Host,
-    /// Where the sandbox's root is, for runtimes that can only bind it somewhere.
+    /// The sandbox's root, for runtimes that can only bind it below another one.
     pub root: Option<NewRoot>,
     pub kernel: Kernel,
-    /// When this pipe reaches its end the sandbox shall end, too. It may be the one that the token came on.
+    /// The sandbox ends when this pipe reaches its end. It may be the one that delivered the token.
     pub lifeline: Option<RawFd>,
 }
 
 /// A directory that is to become the root.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NewRoot {
-    /// It is complete.
+    /// It is ready.
     There(PathBuf),
-    /// Somebody mounts an overlay on it, soon.
+    /// An overlay will be mounted on it soon.
     Awaited(PathBuf),
 }
 
-/// How connections to the host come about; each carries one operation.
+/// How connections to the host are established; each carries one operation.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Host {
     /// The host connects to this listening Unix socket.
     Listen(RawFd),
-    /// The guest connects to the host's socket of this path, as seen before the root is changed, and
-    /// shows the token that it reads from a descriptor.
+    /// The guest connects to the host's socket at this path (as seen before the root is changed), and sends the token
+    /// that it reads from a descriptor.
     Dial { path: PathBuf, token: Option<RawFd> },
 }
 
-/// What carries out system calls.
+/// The kernel that executes system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
     Linux,
-    /// A kernel of the sandbox's own, in which some things are not as in Linux: the host's control groups
-    /// mean nothing, but there are others for the guest to make; no process adopts orphans but PID 1;
-    /// and nobody is told when another lets go of shared memory.
+    /// The sandbox has a kernel of its own, which differs from Linux: the host's cgroups have no meaning, but the guest
+    /// can create others; only PID 1 adopts orphans; and a process is not notified when another releases shared memory.
     Gvisor,
 }
 
@@ -60,7 +59,7 @@ pub fn parse(arguments: &[String]) -> Option<Arguments> {
             "--lifeline-fd" => lifeline = Some(descriptor(value)?),
             "--token-fd" => token = Some(descriptor(value)?),
             "--dial" => dial = Some(PathBuf::from(value)),
-            // By it the host finds us among its processes; here it means nothing.
+            // The host identifies the guest among its processes by this; it has no meaning here.
             "--badge" => {}
             "--chroot" => root = Some(NewRoot::There(PathBuf::from(value))),
             "--chroot-overlay" => root = Some(NewRoot::Awaited(PathBuf::from(value))),

@@ -1,10 +1,9 @@
-//! The bytes of a connection to a port of the sandbox, copied between the server's socket and the host's
-//! connection, for hosts that no descriptor can be passed to.
+//! Copies the bytes of a connection to a sandbox port between the server's socket and the host's connection, for hosts
+//! that cannot receive a descriptor.
 //!
-//! Each direction has its own end: when one side has nothing more to say, the other is told so and may
-//! go on for as long as it likes. Bytes are taken in only when those before them are out, so a
-//! connection holds one piece per direction, and only while somebody does not read. What the host said
-//! before it closed still reaches the server.
+//! Each direction ends separately: when one side has sent everything, the other is told so and may continue for as long
+//! as it likes. Bytes are read only after those before them were written, so a connection holds one piece per
+//! direction, and only while a peer does not read. Data that the host sent before it closed still reaches the server.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,21 +11,21 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use crate::poll::Interest;
 use crate::sys::{self, Peer};
 
-/// How much is taken in at once.
+/// Chunk size.
 const PIECE_LEN: usize = 16 * 1024;
-/// How many pieces one turn moves in one direction, so that a flood holds up nobody.
+/// How many chunks one turn moves in one direction, so that a flood delays nobody.
 const PIECES_MAX: usize = 16;
 
 pub struct Carry {
     server: OwnedFd,
     to_server: Flow,
     to_host: Flow,
-    /// What the loop watches the server's socket for; not at all if it is of no interest, because the
-    /// end of a connection is told again and again to whoever watches.
+    /// What the loop watches the server's socket for; `None` if nothing is of interest, because the end of a connection
+    /// would be reported again and again.
     pub watched: Option<Interest>,
 }
 
-/// The connection is of no more use.
+/// The connection is finished.
 #[derive(Debug)]
 pub struct Over;
 
@@ -39,14 +38,14 @@ impl Carry {
         &self.server
     }
 
-    /// Moves what can be moved.
+    /// Moves all data that can be moved.
     pub fn go_on(&mut self, host: BorrowedFd<'_>) -> Result<(), Over> {
         self.to_server.go_on(host, self.server.as_fd()).map_err(|_| Over)?;
         self.to_host.go_on(self.server.as_fd(), host).map_err(|_| Over)?;
         if self.to_server.end != End::Told {
             return Ok(());
         }
-        // A host that only ended its half is there; one that closed will never read an answer.
+        // A host that only shut down its half is still there; one that closed will never read an answer.
         let hears = self.to_host.end != End::Told && sys::peer(host) == Peer::There;
         if hears { Ok(()) } else { Err(Over) }
     }
@@ -60,7 +59,7 @@ impl Carry {
     }
 }
 
-/// What a socket is watched for that one flow comes from and the other goes to.
+/// What to watch a socket for that is the source of one flow and the destination of the other.
 fn interest(from: &Flow, to: &Flow) -> Option<Interest> {
     match (from.takes_in(), to.has_unsent()) {
         (true, true) => Some(Interest::ReadWrite),
@@ -113,7 +112,7 @@ impl Flow {
         Ok(())
     }
 
-    /// Whether there was anything. What can be passed on at once is, without being kept.
+    /// Returns whether there was data. Data that can be written at once is, without being buffered.
     fn take_in(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<bool> {
         let mut piece = [0u8; PIECE_LEN];
         match sys::read(from, &mut piece) {
@@ -129,7 +128,7 @@ impl Flow {
     }
 }
 
-/// Sends as much as there is room for.
+/// Writes as much as there is room for.
 fn send_all(to: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     let mut sent = 0;
     while sent < bytes.len() {
@@ -190,7 +189,7 @@ mod tests {
         assert!(carry.to_server.unsent.len() <= PIECE_LEN);
         assert_eq!(carry.server_interest(), Some(Interest::ReadWrite));
         drop(host.shutdown(std::net::Shutdown::Write));
-        // It keeps its socket, for its own half is not over when it has heard all.
+        // It keeps its socket open, because its own half is not finished when it has read everything.
         let reader = std::thread::spawn(move || (heard(&server).len(), server));
         while carry.to_server.end != End::Told {
             carry.go_on(ours.as_fd()).expect("both are there");

@@ -1,7 +1,7 @@
-//! One connection of the host: a preface, one request, and whatever the operation says back.
+//! One connection of the host: a preface, one request, and the operation's answers.
 //!
-//! Answers are collected and sent at the end of a turn of the loop, so that an exec's last output
-//! and its end leave in one call and wake the host once.
+//! Answers are collected and sent at the end of a turn of the loop, so that an exec's last output and its end are sent
+//! in one call and wake the host once.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,30 +14,30 @@ use guest_proto::{
 use crate::poll::{Id, Interest};
 use crate::sys;
 
-/// How much one look at a connection reads, unless it is known that more belongs together: most requests are smaller, and
-/// what was ever used of the stack stays.
+/// How much one look at a connection reads, unless more is known to follow: most requests are smaller, and every stack
+/// page ever used stays allocated.
 const READ_LEN: usize = 2 * 1024;
 
-/// What a connection is doing.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The preface has not arrived.
     Greeting,
     /// The request has not arrived.
     Requesting,
-    /// It carries the input and output of an exec.
+    /// It transfers the input and output of an exec.
     Watching(Id),
-    /// It asked for the end of the sandbox and waits for it.
+    /// It requested the end of the sandbox and waits for it.
     Terminating,
-    /// It waits for a connection to a port of the sandbox, to be given to the host in this way.
+    /// It waits for a connection to a sandbox port, to be passed to the host in this way.
     Dialing(Carrier),
-    /// It carries the bytes of such a connection.
+    /// It transfers the bytes of such a connection.
     Carrying,
-    /// The bytes of a program come on it.
+    /// It receives the bytes of a program.
     Receiving,
     /// It waits for the one answer to its request.
     Awaiting,
-    /// All is said; it closes when the rest is sent.
+    /// Everything was answered; it closes when the rest is sent.
     Closing,
 }
 
@@ -47,14 +47,14 @@ pub struct Connection {
     descriptors: Vec<OwnedFd>,
     out: Vec<u8>,
     sent: usize,
-    /// Leaves with the first bytes that are sent next.
+    /// Sent with the next bytes.
     passed_on: Option<OwnedFd>,
     pub role: Role,
     /// What the loop watches this connection for.
     pub watched: Interest,
 }
 
-/// The connection is of no more use: the peer is gone, or does not keep to the protocol.
+/// The connection is unusable: the peer is gone, or violates the protocol.
 #[derive(Debug)]
 pub struct Broken;
 
@@ -82,7 +82,7 @@ impl Connection {
         &self.socket
     }
 
-    /// Takes in what has arrived. Descriptors are kept only while a request may bring them.
+    /// Reads what has arrived. Descriptors are kept only while a request may bring them.
     pub fn receive(&mut self) -> Result<(), Broken> {
         let mut buffer = [0u8; READ_LEN];
         let Self { socket, reader, descriptors, .. } = self;
@@ -101,7 +101,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads the preface, and answers with the version both speak. `Ok(false)`: not all is there.
+    /// Reads the preface, and answers with the common version. `Ok(false)`: it is incomplete.
     pub fn greet(&mut self) -> Result<bool, Broken> {
         let Some(bytes) = self.reader.take_raw::<PREFACE_LEN>() else {
             return Ok(false);
@@ -117,7 +117,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// The request, once all of it is there.
+    /// The request, once it is complete.
     pub fn next_request(&mut self) -> Result<Option<Op>, Broken> {
         Ok(self.reader.next_message()?)
     }
@@ -132,7 +132,7 @@ impl Connection {
         std::mem::take(&mut self.descriptors)
     }
 
-    /// Says what an exec has written, from this offset on.
+    /// Sends an exec's output from this offset on.
     pub fn pass_on(&mut self, stream: Stream, offset: u64, data: &[u8]) {
         encode_stream(stream, offset, data, &mut self.out);
     }
@@ -141,34 +141,34 @@ impl Connection {
         encode(message, &mut self.out);
     }
 
-    /// Says one last thing.
+    /// Sends a final message.
     pub fn conclude(&mut self, message: &FromGuest) {
         self.say(message);
         self.role = Role::Closing;
     }
 
-    /// Says one last thing and gives a descriptor away with it.
+    /// Sends a final message together with a descriptor.
     pub fn hand_over(&mut self, message: &FromGuest, descriptor: OwnedFd) {
         self.passed_on = Some(descriptor);
         self.conclude(message);
     }
 
-    /// Whether the host has not said anything yet.
+    /// Whether the host has not sent anything yet.
     pub fn is_idle(&self) -> bool {
         self.role == Role::Greeting && self.is_silent()
     }
 
-    /// Whether nothing has arrived that was not asked for.
+    /// Whether nothing unexpected has arrived.
     pub fn is_silent(&self) -> bool {
         self.reader.is_empty()
     }
 
-    /// Whether more output may be added: what the host has not taken stays in its window instead.
+    /// Whether more output may be added: otherwise unread output stays in its window.
     pub fn has_room(&self) -> bool {
         self.out.len() - self.sent < CHUNK_MAX
     }
 
-    /// Sends what waits, as far as the socket has room; returns what to watch for.
+    /// Sends buffered data, as far as the socket has room; returns what to watch for.
     pub fn flush(&mut self) -> Result<Interest, Broken> {
         while self.sent < self.out.len() {
             let rest = &self.out[self.sent..];

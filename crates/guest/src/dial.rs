@@ -1,25 +1,24 @@
-//! A connection to a port of the sandbox. Only loopback is there, and what listens on all addresses
-//! listens on it, too: 127.0.0.1 is tried first, then ::1.
+//! A connection to a port of the sandbox. The only network is loopback, and servers on all addresses also listen there:
+//! 127.0.0.1 is tried first, then ::1.
 //!
-//! The guest only connects. The connected socket goes to the host, which speaks to the sandbox's
-//! process through it as if it were inside: no byte passes through here, and however slow or many the
-//! connections are, the guest has nothing to do with them.
+//! The guest only connects. The connected socket is passed to the host, which then talks to the sandbox's process
+//! directly: no byte passes through the guest, so slow or many connections do not affect it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use crate::sys::{self, Loopback};
 
-/// An attempt that is under way.
+/// An attempt in progress.
 pub struct Dial {
     port: u16,
     to: Loopback,
     socket: OwnedFd,
 }
 
-/// What came of an attempt.
+/// The result of an attempt.
 pub enum Dialed {
-    /// It goes on: wait until its socket is writable.
+    /// In progress: wait until its socket is writable.
     Pending(Dial),
     Connected(OwnedFd),
     /// Nobody listens.

@@ -1,12 +1,12 @@
-//! Connections to a host that cannot connect to us: the guest dials and keeps a few connections for the
-//! host to take. On each the host still speaks first. When one is taken, another is opened.
+//! Connections to a host that cannot connect to the guest: the guest dials and keeps a few idle connections for the
+//! host to use. On each the host still speaks first. When one is used, another is opened.
 //!
-//! The socket may be missing, refuse, or close at once, because the daemon is down or does not want us. Then
-//! it is tried again, for ever, after a pause that doubles up to a bound: a daemon that comes back
-//! finds its sandboxes by itself, and one that does not costs next to nothing.
+//! The socket may be missing, refuse, or close at once, because the daemon is down or does not want the connection.
+//! Then the guest retries forever, with a pause that doubles up to a maximum: a daemon that comes back finds its
+//! sandboxes by itself, and retrying costs next to nothing.
 //!
-//! The directory of the socket is opened before the root is changed and the socket is looked up in it for
-//! each connection, because every daemon binds its own.
+//! The directory of the socket is opened before the root is changed and the socket is looked up in it for each
+//! connection, because every daemon binds its own.
 
 use std::ffi::OsStr;
 use std::io;
@@ -20,24 +20,24 @@ use guest_proto::{DIAL_TOKEN_LEN, DIALS_IDLE};
 use crate::poll::Id;
 use crate::sys;
 
-/// The first pause after a connection was refused or lost; it doubles up to the second.
+/// The first pause after a connection was refused or lost; it doubles up to the second value.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
-/// How long to wait in the host's queue behind whoever else dials there; everything else waits meanwhile.
+/// How long to wait in the host's queue behind other clients; everything else waits meanwhile.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// What the host knows us by. No process of the sandbox can read our memory.
+/// Authenticates the guest to the host. No process of the sandbox can read our memory.
 type Token = [u8; DIAL_TOKEN_LEN];
 
 pub struct DialBack {
     directory: OwnedFd,
-    /// In the directory; a socket address would not hold every path.
+    /// In the directory; a socket address cannot hold every path.
     name: String,
     token: Option<Token>,
-    /// The connections that the host has not taken.
+    /// The connections that the host has not used yet.
     idle: Vec<Id>,
-    /// When to open what is missing.
+    /// When to open missing connections.
     due: Option<Instant>,
     pause: Duration,
 }
@@ -56,7 +56,7 @@ impl DialBack {
         Ok(Self { directory, name, token, idle: Vec::new(), due, pause: PAUSE_MIN })
     }
 
-    /// When connections are to be opened, if nothing happens before.
+    /// When connections are to be opened, unless something happens before.
     pub fn next_tick(&self) -> Option<Instant> {
         self.due
     }
@@ -69,7 +69,7 @@ impl DialBack {
         }
     }
 
-    /// A connection on which the host may say what it wants.
+    /// A connection on which the host may send a request.
     pub fn connect(&self) -> io::Result<OwnedFd> {
         let socket = sys::connect_unix_in(&self.directory, self.name.as_bytes(), PATIENCE)?;
         if let Some(token) = &self.token
@@ -80,7 +80,7 @@ impl DialBack {
         Ok(socket)
     }
 
-    /// One more is open; the host will take it one day.
+    /// One more connection is open and idle.
     pub fn opened(&mut self, id: Id) {
         self.idle.push(id);
         if self.idle.len() >= DIALS_IDLE {
@@ -88,13 +88,13 @@ impl DialBack {
         }
     }
 
-    /// The host is not to be had now.
+    /// The host is not available now.
     pub fn failed(&mut self, now: Instant) {
         self.due = Some(now + self.pause);
         self.pause = (self.pause * 2).min(PAUSE_MAX);
     }
 
-    /// The host says something on this connection: it is there, and wants another one.
+    /// The host has sent something on this connection: it is available, and needs another one.
     pub fn taken(&mut self, id: Id, now: Instant) {
         if self.forget(id) {
             self.due = Some(now);
@@ -102,9 +102,9 @@ impl DialBack {
         }
     }
 
-    /// This connection is gone, and the host with it if nothing was ever said there.
+    /// This connection is closed; if it was never used, the host is gone too.
     pub fn lost(&mut self, id: Id, now: Instant) {
-        // The others mostly go in the same moment: that is one reason to wait, and not four.
+        // The others usually close at the same moment: that counts as one failure, not four.
         if self.forget(id) && self.due.is_none_or(|due| due <= now) {
             self.failed(now);
         }

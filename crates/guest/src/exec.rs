@@ -10,9 +10,9 @@
 //!                     (until the tree is empty)
 //! ```
 //!
-//! It has exactly one end, and all output that belongs to it is sent before. Background processes
-//! are not waited for: a command is over when its first process is, as in a shell. A command *of* a
-//! shell first waits for its turn; it is the shell's to say when it begins and how it ends (`shell`).
+//! An exec has exactly one end, and all output that belongs to it is sent before. Background processes are not waited
+//! for: a command ends when its first process does, as in a shell. A command *of* a shell first waits for its turn; the
+//! shell determines when it starts and how it ends (`shell`).
 
 mod ending;
 
@@ -36,11 +36,11 @@ use crate::terminal::Terminal;
 use crate::tree::{Leaf, Tree};
 use crate::window::BeyondEnd;
 
-/// The first pause between two kills of a tree; it doubles up to the second.
+/// The first pause between two kills of a tree; it doubles up to the second value.
 const KILL_PAUSE: Duration = Duration::from_millis(1);
 const KILL_PAUSE_MAX: Duration = Duration::from_millis(64);
-/// After this an exec ends although something of its tree will not die (it waits for a disk, say);
-/// the host's own cgroup will still kill it with the sandbox.
+/// After this an exec ends even if a process of its tree does not die (for example, because it waits for a disk); the
+/// host's own cgroup will still kill it with the sandbox.
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
 
 pub struct Exec {
@@ -59,7 +59,7 @@ pub struct Exec {
     terminal: Option<Terminal>,
     /// The connection that watches it.
     pub watcher: Option<Id>,
-    /// Whether the watcher has been told of the end.
+    /// Whether the watcher has received the end.
     end_told: Told,
     /// For a command of a shell.
     in_shell: Option<InShell>,
@@ -79,10 +79,10 @@ enum Told {
 }
 
 enum Phase {
-    /// In a shell, for those before it.
+    /// In a shell, for earlier commands.
     Waiting,
     Running,
-    /// All of its tree was asked to end.
+    /// The whole tree was sent SIGTERM.
     Ending(Ending),
     Killing(Killing),
     /// The first process is gone; output may still be in the pipes.
@@ -102,7 +102,7 @@ struct Killing {
     exited: Option<Instant>,
 }
 
-/// What a message of the host means for the exec.
+/// The effect of a host's message on the exec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
     GoesOn,
@@ -110,17 +110,17 @@ pub enum Heard {
     Forgotten,
 }
 
-/// The host said what it may not say now.
+/// The host sent a message that is not allowed now.
 #[derive(Debug, PartialEq, Eq)]
 pub struct AgainstTheRules;
 
-/// Where a shell runs its commands.
+/// The process environment of a shell's commands.
 pub struct Place {
     pub pid: pid_t,
     pub leaf_name: String,
 }
 
-/// The ends of the pipes of a new exec that the guest keeps. A terminal has one for all.
+/// The guest's ends of a new exec's pipes. A terminal has one for all.
 pub struct Pipes {
     pub stdin: Option<OwnedFd>,
     pub stdout: OwnedFd,
@@ -129,7 +129,7 @@ pub struct Pipes {
 }
 
 impl Exec {
-    /// `started` is from before there was a process, which may have run before we know that it does.
+    /// `started` is measured before the process exists, because it may run before we know of it.
     pub fn running(
         request: &guest_proto::Exec,
         started: Instant,
@@ -148,7 +148,7 @@ impl Exec {
             pid,
             leaf,
             started,
-            // A deadline beyond what the clock can count is none.
+            // A deadline beyond the clock's range is none.
             deadline: timeout.and_then(|timeout| started.checked_add(timeout)),
             phase: Phase::Running,
             stdin: Stdin::new(pipes.stdin, at_end),
@@ -220,7 +220,7 @@ impl Exec {
         }
     }
 
-    /// The shell says that it is over; its output may still be in the pipes.
+    /// The shell reports its end; its output may still be in the pipes.
     pub fn finish(&mut self, how: How, fate: Fate, now: Instant) {
         if let Some(in_shell) = &mut self.in_shell {
             in_shell.fate = fate;
@@ -238,12 +238,12 @@ impl Exec {
         }
     }
 
-    /// The shell whose command it is.
+    /// The shell that runs it.
     pub fn shell(&self) -> Option<Id> {
         self.in_shell.map(|in_shell| in_shell.shell)
     }
 
-    /// Whether its first process is alive, or dead and not reaped: its pid is still its own.
+    /// Whether its first process is alive, or dead and not reaped: its pid cannot be reused yet.
     pub fn owns_pid(&self) -> bool {
         match &self.phase {
             Phase::Running => self.in_shell.is_none(),
@@ -253,7 +253,7 @@ impl Exec {
         }
     }
 
-    /// Whether there is still something of it to be killed.
+    /// Whether there may still be processes to kill.
     pub fn is_under_way(&self) -> bool {
         self.owns_pid() || matches!(self.phase, Phase::Ending(_) | Phase::Killing(_))
     }
@@ -262,7 +262,7 @@ impl Exec {
         matches!(self.phase, Phase::Ended(_))
     }
 
-    /// Whether output is held that the watcher has not been sent.
+    /// Whether there is output that was not sent to the watcher.
     pub fn has_unsent(&self) -> bool {
         !self.stdout.window.all_sent() || !self.stderr.window.all_sent()
     }
@@ -275,7 +275,7 @@ impl Exec {
         }
     }
 
-    /// When the loop must look at it again, if nothing happens before.
+    /// When the loop must check it again, unless something happens before.
     pub fn next_tick(&self) -> Option<Instant> {
         match &self.phase {
             Phase::Running => self.deadline,
@@ -305,8 +305,8 @@ impl Exec {
         }
     }
 
-    /// Begins to kill the whole tree. Nothing happens if it is being killed or over. How the first
-    /// process has ended by itself stays true.
+    /// Starts killing the whole tree. Does nothing if that is in progress or the exec has ended. If the first process
+    /// has exited by itself, that stays its outcome.
     pub fn kill(&mut self, verdict: How, now: Instant) {
         let (verdict, exited) = match &self.phase {
             Phase::Running => (verdict, None),
@@ -325,7 +325,7 @@ impl Exec {
         self.tick(now);
     }
 
-    /// Does what is due: a deadline has passed, or the tree must be looked at again.
+    /// Handles what is due: a deadline has passed, or the tree must be checked again.
     pub fn tick(&mut self, now: Instant) {
         match &self.phase {
             Phase::Running | Phase::Ending(_) if self.deadline.is_some_and(|at| now >= at) => {
@@ -356,7 +356,7 @@ impl Exec {
         }
     }
 
-    /// What is in the pipes now is the last that counts.
+    /// The present content of the pipes is the last that counts.
     fn settle(&mut self) {
         self.stdin.close();
         self.leaf = Leaf::None;
@@ -367,19 +367,19 @@ impl Exec {
         self.stderr.settle();
     }
 
-    /// Whoever looks at its terminal has a window of this size.
+    /// Sets the size of its terminal.
     fn resize(&self, size: TerminalSize) {
         if let Some(terminal) = &self.terminal {
             terminal.resize(size);
-            // gVisor's kernel changes the size and tells nobody.
+            // gVisor's kernel changes the size and sends no signal.
             if let Leaf::Own(_) = &self.leaf {
                 self.leaf.signal(libc::SIGWINCH);
             }
         }
     }
 
-    /// gVisor's kernel gives keys that stand for signals to the command like any others, and does not say who
-    /// is in the foreground: there they interrupt all of the exec. Also says how many keys those were.
+    /// gVisor's kernel passes signal keys to the command like any others, and does not report the foreground process
+    /// group: there they interrupt the whole exec. Also returns how many keys those were.
     fn sort_out_signals(&self, mut typed: Vec<u8>) -> (Vec<u8>, usize) {
         let (Some(terminal), Leaf::Own(_)) = (&self.terminal, &self.leaf) else {
             return (typed, 0);
@@ -389,7 +389,7 @@ impl Exec {
         (typed, signals.len())
     }
 
-    /// Reads more output where there is room, and ends if that was the last.
+    /// Reads more output where there is room, and ends the exec after the last.
     fn advance(&mut self) {
         self.stdout.fill();
         self.stderr.fill();
@@ -401,14 +401,14 @@ impl Exec {
         }
     }
 
-    /// What the host says about it.
+    /// Handles a message of the host.
     pub fn hear(&mut self, message: ToGuest) -> Result<Heard, AgainstTheRules> {
         match message {
             ToGuest::Stdin(bytes) if !self.has_ended() => {
                 let (bytes, swallowed) = self.sort_out_signals(bytes);
                 self.stdin.feed(bytes, swallowed).map_err(|_| AgainstTheRules)?;
             }
-            // It ended while the bytes were on their way.
+            // It ended while the bytes were in transit.
             ToGuest::Stdin(_) => {}
             ToGuest::StdinEof => self.stdin.end(),
             ToGuest::Resize(size) => self.resize(size),
@@ -425,7 +425,7 @@ impl Exec {
         self.stderr.window.acknowledge(offsets.stderr)
     }
 
-    /// Somebody new watches from these offsets on.
+    /// A new watcher attaches at these offsets.
     pub fn attach(&mut self, watcher: Id, from: Offsets) -> Result<(), BeyondEnd> {
         if from.stdout > self.stdout.window.end() || from.stderr > self.stderr.window.end() {
             return Err(BeyondEnd);
@@ -437,7 +437,7 @@ impl Exec {
         Ok(())
     }
 
-    /// What whoever watches is told first.
+    /// The first message to a new watcher.
     pub fn introduce(&self, connection: &mut Connection) {
         if self.pid > 0 {
             let pid = self.pid.unsigned_abs();
@@ -448,7 +448,7 @@ impl Exec {
         }
     }
 
-    /// Moves all that can move: from the pipes to the windows and on to the connection.
+    /// Moves all data that can be moved: from the pipes to the windows and on to the connection.
     pub fn pump(&mut self, connection: Option<&mut Connection>) {
         self.advance();
         let Some(connection) = connection else { return };

@@ -1,5 +1,5 @@
-//! Any bytes from the host, through the real connection and the real book-keeping of an exec: all but
-//! the processes. The guest is PID 1, so a panic here would be the end of a sandbox.
+//! Arbitrary bytes from the host, through the real connection and the real state of an exec, without processes. The
+//! guest is PID 1, so a panic would end the sandbox.
 
 #[cfg(test)]
 #[path = "../../../fuzz/mutation.rs"]
@@ -20,7 +20,7 @@ use crate::tree::Leaf;
 
 const OUTPUT: &[u8] = b"what the command has said so far";
 
-/// Takes the bytes as all that a connection ever says.
+/// Takes the bytes as everything that a connection ever sends.
 pub fn hear_host(bytes: &[u8]) {
     let (ours, mut theirs) = UnixStream::pair().expect("a pair of sockets");
     ours.set_nonblocking(true).expect("a socket can be made non-blocking");
@@ -29,7 +29,7 @@ pub fn hear_host(bytes: &[u8]) {
     let mut connection = Connection::new(ours.into());
     let mut exec = None;
     loop {
-        // In pieces, so that frames are cut where nobody expects it.
+        // In pieces, so that frames are split at arbitrary positions.
         let piece = rest.len().min(1 + rest.len() / 2);
         let written = theirs.write(&rest[..piece]).unwrap_or(0);
         rest = &rest[written..];
@@ -40,7 +40,7 @@ pub fn hear_host(bytes: &[u8]) {
     }
 }
 
-/// As the loop does it, with one exec for all that are asked for.
+/// Like the loop, with one exec for all requests.
 fn obey(connection: &mut Connection, exec: &mut Option<Exec>) -> Result<(), Broken> {
     loop {
         match connection.role {
@@ -84,7 +84,7 @@ fn carry_out(connection: &mut Connection, exec: &mut Option<Exec>, op: Op) {
     exec.insert(started).pump(Some(connection));
 }
 
-/// An exec that has said something and has no process: nothing that is heard reaches for one.
+/// An exec that has written output and has no process: no message needs one.
 fn running(request: &guest_proto::Exec, terminal: Option<TerminalSize>) -> Exec {
     let (read, write) = sys::pipe().expect("a pipe");
     std::fs::File::from(write).write_all(OUTPUT).expect("a pipe has room");
@@ -125,7 +125,7 @@ mod tests {
         }
     }
 
-    /// What a host says that keeps to the rules.
+    /// Valid conversations of a host.
     fn conversations() -> Vec<Vec<u8>> {
         let size = TerminalSize { rows: 24, cols: 80 };
         let piped = request(StdinMode::Piped);

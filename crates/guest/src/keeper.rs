@@ -1,25 +1,25 @@
-//! A process between the guest and a command, for sandboxes whose execs have no control group.
+//! A process between the guest and a command, for sandboxes whose execs have no cgroup.
 //!
-//! Orphans go to the nearest ancestor that adopts them. That is the keeper here, and not PID 1, where
-//! nothing would tell whose they were: so all that a command ever starts stays below its keeper, also a
-//! daemon that has left its session and all of its parents. The keeper waits for its children, tells
-//! the guest how the first of them ended, and exits when it has none.
+//! Orphans are adopted by the nearest subreaper. That is the keeper here, and not PID 1, where their origin would be
+//! unknown: so all descendants of a command stay below its keeper, even a daemon that has left its session and all of
+//! its parents. The keeper waits for its children, reports to the guest how the first of them ended, and exits when it
+//! has none.
 //!
 //! ```text
 //!  guest (PID 1) ── keeper ── command ── …
-//!                          └─ whoever was orphaned
+//!                          └─ orphans
 //! ```
 //!
-//! # What holds
-//! The keeper is the guest's user, blocks every signal, and nothing can trace it or look into it. A
-//! command of another user can do nothing to it. One of the same user, root in most sandboxes and everybody
-//! in one of a single id, can kill it or stop it, as it can any process:
-//! - a keeper that is stopped is continued at once;
-//! - when one is killed, all that it kept goes to the guest, which has no other children that are not
-//!   keepers, and is killed right there. Who kills a keeper ends the tree, and nobody gets away.
+//! # Guarantees
+//! The keeper runs as the guest's user, blocks every signal, and cannot be traced or inspected. Commands of other users
+//! cannot affect it. A command of the same user (root in most sandboxes, everybody in one of a single id) can kill or
+//! stop it, like any process:
+//! - a stopped keeper is continued at once;
+//! - if a keeper is killed, its descendants are adopted by the guest, all of whose legitimate children are keepers, and
+//!   are killed there. So killing a keeper ends its tree, and no process escapes.
 //!
-//! What does not hold: between two looks of the guest such a tree may still run, and whoever can kill its
-//! keeper may have killed another's. Then that one ends, too; it could have been killed directly.
+//! Limitations: until the guest checks again, such a tree may still run; and a process that can kill its own keeper can
+//! also kill another's. Then that tree ends, too, but it could have been killed directly.
 
 #![expect(unsafe_code, reason = "fork, and a process that only waits")]
 
@@ -36,24 +36,24 @@ use crate::spawn::Spawner;
 use crate::sys::{self, Exit};
 use crate::tree::Leaf;
 
-/// How long a keeper may take to say whether the command runs; it gives up on that itself before.
+/// How long a keeper may take to report whether the command runs; it gives up by itself earlier.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often to look whether it is stopped meanwhile.
+/// How often to check whether it was stopped meanwhile.
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
-/// The longest reason why it does not; the rest is cut off.
+/// Maximum length of the reason for a failure; the rest is cut off.
 const REASON_MAX: usize = 1024;
-/// Exit code of a command that runs, in the first message.
+/// The exit code in the first message if the command runs.
 const RUNS: i32 = 0;
 
-/// Whose processes an exec or a shell has: those below its keepers. There is more than one while a shell
-/// takes the place of another that is not quite dead.
+/// The keepers of an exec or a shell, whose descendants are its processes. There is more than one while a shell
+/// replaces another that is not quite dead.
 #[derive(Default)]
 pub struct Kept {
     keepers: RefCell<Vec<pid_t>>,
 }
 
 impl Kept {
-    /// Those that are not reaped, whose numbers are theirs.
+    /// Those that are not reaped, whose pids are still theirs.
     pub fn keepers(&self) -> Vec<pid_t> {
         self.keepers.borrow().clone()
     }
@@ -64,12 +64,12 @@ pub struct Keeper {
     kept: Rc<Kept>,
     /// The command.
     leader: pid_t,
-    /// Until the command's end is told. When it is closed the keeper reaps the command, whose number is
-    /// its own until then.
+    /// Open until the command's end is reported. When it is closed, the keeper reaps the command, whose pid cannot be
+    /// reused until then.
     line: Option<OwnedFd>,
 }
 
-/// A keeper that was made, and whether its command runs.
+/// A new keeper, and whether its command runs.
 pub struct Begun {
     pub pid: pid_t,
     pub line: OwnedFd,
@@ -82,7 +82,7 @@ impl Keeper {
         Self { kept: Rc::clone(kept), leader, line }
     }
 
-    /// The end of the command, if it was told now.
+    /// The end of the command, if it was just reported.
     pub fn hear(&mut self) -> Option<(pid_t, Exit)> {
         let mut word = [0; size_of::<i32>() * 2];
         let heard = sys::read(self.line.as_ref()?.as_fd(), &mut word);
@@ -110,7 +110,7 @@ fn numbers(word: &[u8]) -> Option<(i32, i32)> {
     Some((i32::from_ne_bytes(*first), i32::from_ne_bytes(*second)))
 }
 
-/// Makes a keeper that starts the command.
+/// Creates a keeper that starts the command.
 pub fn keep(spawner: &mut Spawner, plan: Plan) -> Result<Begun, NotStarted> {
     let cannot = |error| NotStarted::cannot(format!("cannot start another process: {error}"));
     let (line, theirs) = sys::socket_pair().map_err(cannot)?;
@@ -160,7 +160,7 @@ fn run(spawner: &mut Spawner, plan: Plan, line: &OwnedFd) -> ! {
     };
     word.truncate(REASON_MAX);
     word.splice(..0, code.to_ne_bytes());
-    // What the guest has open is not ours to hold.
+    // Descriptors of the guest must not be held here.
     sys::close_all_but(line.as_raw_fd());
     let _ = sys::send(line.as_fd(), &word);
     wait(line, started.ok());

@@ -1,15 +1,14 @@
-//! Large blocks of memory are the kernel's own pages, and go back to it as soon as they are let go of.
+//! Large blocks of memory are separate mappings, and are returned to the kernel as soon as they are freed.
 //!
-//! What goes through the guest is held for a moment in buffers of many sizes. The C library keeps some of those for the
-//! next time, which is a good guess for a program that goes on, and a waste in the first process of a sandbox that has
-//! nothing to do.
+//! Data passes through the guest in buffers of many sizes. The C library keeps some of those for later use. That is
+//! sensible for a busy program, and a waste in the first process of an idle sandbox.
 
 #![expect(unsafe_code, reason = "an allocator hands out memory")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr;
 
-/// From here on a block is pages of its own: smaller ones are not worth a system call.
+/// Blocks of this size and more are mappings of their own: smaller ones are not worth a system call.
 const LARGE: usize = 16 * 1024;
 const PAGE: usize = 4096;
 
@@ -20,7 +19,7 @@ fn is_large(layout: Layout) -> bool {
     layout.size() >= LARGE && layout.align() <= PAGE
 }
 
-/// New pages, all zero; null if there are none.
+/// New pages, zeroed; null if there are none.
 fn map(len: usize) -> *mut u8 {
     let (access, kind) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -92,7 +91,7 @@ unsafe impl GlobalAlloc for LargeBlocks {
 mod tests {
     use super::*;
 
-    /// What a block holds stays while it grows and shrinks across the bound, and beyond a page.
+    /// A block keeps its content while it grows and shrinks across the threshold, and beyond a page.
     #[test]
     fn a_block_keeps_what_it_holds_whatever_becomes_of_it() {
         let sizes = [100, LARGE - 1, LARGE, 5 * LARGE + 1, 70 * LARGE, LARGE + 1, LARGE - 1, 64];

@@ -1,28 +1,28 @@
-//! The guest: PID 1 of every local sandbox. It starts commands for the host, carries their input and
-//! output, kills their whole trees, and reaps whatever is orphaned.
+//! The guest: PID 1 of every local sandbox. It starts commands for the host, transfers their input and output, kills
+//! their whole trees, and reaps orphans.
 //!
 //! ```text
 //! lib        arguments and the state every child inherits (signals, umask, descriptors)
-//! reactor    the one loop: waits, dispatches, lets connections and execs meet
-//!   poll         epoll, and what an event is about
+//! reactor    the only loop: waits, dispatches, connects connections and execs
+//!   poll         epoll, and the target of an event
 //!   connection   one operation of the host: preface, request, buffered answer
 //!   exec         the life of one command, with `stdin`, `output` and its `window`, or a `terminal`
-//!   spawn        the way from a request to a running process, with `plan` and `user`
-//!   tree         finding and killing all processes of an exec; `keeper` where no control group does
-//!   programs     what the host has given us to run, in no directory
-//!   dial         a connection to a port of the sandbox, given to the host; `carry` where none can be
+//!   spawn        from a request to a running process, with `plan` and `user`
+//!   tree         finds and kills all processes of an exec; `keeper` without a cgroup
+//!   programs     programs that the host has supplied, in no directory
+//!   dial         a connection to a sandbox port, passed to the host; `carry` if that is impossible
 //!   dial_back    connections to a host that cannot connect to us
-//!   shutdown     ending every process of the sandbox
-//! large      memory that goes back to the kernel when it is let go of
+//!   shutdown     ends every process of the sandbox
+//! large      memory that is returned to the kernel when it is freed
 //! sys        thin wrappers around system calls
 //! ```
 //!
-//! It is a trust boundary on both sides: a frame from the host is bounded and typed, and nothing the
-//! sandbox can write (its passwd file, its processes' output) is believed or waited for. One thread,
-//! no runtime, and no memory that an idle sandbox would have to pay for.
+//! The guest is a trust boundary on both sides: frames from the host are bounded and typed, and nothing that the
+//! sandbox controls (its passwd file, its processes' output) is trusted or waited for. One thread, no async runtime,
+//! and no memory that an idle sandbox would pay for.
 //!
-//! The guest outlives the daemon. A connection that breaks ends nothing: output is held up to a
-//! window, then the command blocks, until somebody attaches again.
+//! The guest outlives the daemon. A broken connection ends nothing: output is buffered up to a window, then the command
+//! blocks until a client attaches again.
 
 mod arguments;
 mod carry;
@@ -61,7 +61,7 @@ use spawn::Spawner;
 
 pub use large::LargeBlocks;
 
-/// How long to wait for a root. Whoever mounts it does so at once, or is gone.
+/// How long to wait for a root. It is mounted at once, or the mounting process is gone.
 const ROOT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs until the sandbox ends; returns the exit code.
@@ -99,7 +99,7 @@ fn start(arguments: &Arguments) -> io::Result<Reactor> {
     };
     let lifeline = arguments.lifeline.map(sys::inherited_above_standard).transpose()?;
     sys::keep_descriptors_from_children();
-    // Where the root is changed, the new one may have no devices yet.
+    // If the root is changed, the new one may have no devices yet.
     sys::take_standard_descriptors()?;
     if let Some(root) = &arguments.root {
         enter(root)?;
@@ -123,7 +123,7 @@ fn enter(root: &NewRoot) -> io::Result<()> {
     entered.map_err(|error| io::Error::other(format!("cannot enter {}: {error}", path.display())))
 }
 
-/// What has to be done before any command runs, and can not be done after.
+/// Set-up that must be done before any command runs, and is impossible afterwards.
 fn settle_in_gvisor() -> io::Result<OwnLeaves> {
     let mounted = OwnLeaves::mount();
     let leaves = mounted

@@ -1,6 +1,6 @@
-//! The program `sandkeep-guest`: everything is in the library.
+//! The program `sandkeep-guest`: all code is in the library.
 //!
-//! Without Rust's own start-up the guest is ready some 15 system calls and a signal stack earlier.
+//! Without Rust's own start-up code the guest is ready some 15 system calls and a signal stack earlier.
 
 #![no_main]
 #![expect(unsafe_code, reason = "the C entry point of a program without Rust's runtime")]

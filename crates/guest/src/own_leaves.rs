@@ -1,9 +1,9 @@
-//! Control groups that the guest makes itself, where its kernel is the sandbox's own (gVisor's) and the
-//! host's groups mean nothing inside.
+//! Cgroups created by the guest itself, if its kernel is the sandbox's own (gVisor's) and the host's groups have no
+//! meaning inside.
 //!
-//! The hierarchy is mounted once, before any command runs, and taken out of sight at once: only the guest's
-//! descriptor leads to it, so no command can leave its group, whoever it is. There is no freezer; a tree
-//! is killed as one without a group is, but its members are known without doubt.
+//! The hierarchy is mounted once, before any command runs, and unmounted from the namespace at once: only the guest's
+//! descriptor refers to it, so no command can leave its group, whatever its user. There is no freezer; a tree is killed
+//! like one without a group, but its members are known reliably.
 
 use std::cell::RefCell;
 use std::io;
@@ -19,11 +19,11 @@ const MEMBERS: &str = "cgroup.procs";
 pub struct OwnLeaves {
     root: Rc<OwnedFd>,
     made: u64,
-    /// Those that were let go of while somebody was in them.
+    /// Groups that were released while processes were in them.
     lingering: Rc<RefCell<Vec<String>>>,
 }
 
-/// One group. It is removed when it is let go of, or when the last process has left it.
+/// One group. It is removed when it is released, or when the last process has left it.
 pub struct OwnLeaf {
     root: Rc<OwnedFd>,
     directory: OwnedFd,
@@ -32,7 +32,7 @@ pub struct OwnLeaf {
 }
 
 impl OwnLeaves {
-    /// Nothing else may run yet.
+    /// No other process may run yet.
     pub fn mount() -> io::Result<Self> {
         let root = Rc::new(sys::mount_groups_out_of_sight()?);
         Ok(Self { root, made: 0, lingering: Rc::default() })

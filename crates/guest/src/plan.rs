@@ -1,5 +1,5 @@
-//! All that a child needs, made ready before it exists: between clone and exec it shares the guest's
-//! memory and must not allocate.
+//! Everything that a child needs, prepared before it exists: between clone and exec it shares the guest's memory and
+//! must not allocate.
 
 use std::ffi::{CString, c_char};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -9,10 +9,10 @@ use guest_proto::{Exec, Privilege};
 use crate::sys;
 use crate::user::{self, Account};
 
-/// Where commands are looked up if the environment names no `PATH`.
+/// Search path for commands if the environment has no `PATH`.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Why a command could not be started, as the exit code a shell would give and words.
+/// Why a command could not be started: a message, and the exit code a shell would return.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotStarted {
     pub code: i32,
@@ -20,7 +20,7 @@ pub struct NotStarted {
 }
 
 impl NotStarted {
-    /// It is there but cannot be run, or cannot be run like this.
+    /// The file exists but cannot be executed, or not in this way.
     pub fn cannot(error: impl Into<String>) -> Self {
         Self { code: 126, error: error.into() }
     }
@@ -56,15 +56,15 @@ pub struct Stdio {
     pub kind: StdioKind,
 }
 
-/// What the standard descriptors are.
+/// The kind of the standard descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StdioKind {
     Streams,
-    /// A terminal, which the child makes its controlling one.
+    /// A terminal, which becomes the child's controlling terminal.
     Terminal,
 }
 
-/// What to do about the user's ids.
+/// Whether to change the ids.
 pub enum Identity {
     /// The guest is not root: it can only start commands as itself.
     Keep,
@@ -76,7 +76,7 @@ pub enum Identity {
 }
 
 pub struct Plan {
-    /// What to execute, whatever the files are.
+    /// A program to execute by descriptor, independent of files.
     pub program: Option<OwnedFd>,
     /// The files to try, in this order.
     pub candidates: Vec<CString>,
@@ -87,15 +87,15 @@ pub struct Plan {
     pub identity: Identity,
     pub privilege: Privilege,
     pub stdio: Stdio,
-    /// Descriptors that the command gets beside these, each with its number there.
+    /// Further descriptors for the command, each with its number there.
     pub given: Vec<(OwnedFd, RawFd)>,
-    /// cgroup files to which the child writes `0` to place itself.
+    /// Cgroup files to which the child writes `0` to enter them.
     pub enter: Vec<RawFd>,
     pub descriptor_limit: libc::rlimit,
 }
 
-/// Who chose the working directory. A home that is missing is no fault of the request: such a
-/// command starts in the root.
+/// Who chose the working directory. If a default home is missing, that is not the request's fault: the command starts
+/// in the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CwdChosen {
     ByRequest,
@@ -153,7 +153,7 @@ fn c_string(text: &str) -> Result<CString, NotStarted> {
         .map_err(|_| NotStarted::cannot("an argument, variable or path holds a NUL byte"))
 }
 
-/// The files that `command` may mean: itself if it has a slash, else one per entry of `PATH`.
+/// The files that `command` may refer to: itself if it contains a slash, otherwise one per entry of `PATH`.
 fn candidates(command: &str, env: &[(String, String)]) -> Result<Vec<CString>, NotStarted> {
     if command.is_empty() {
         return Err(NotStarted::not_found("the command is an empty string"));
@@ -164,7 +164,7 @@ fn candidates(command: &str, env: &[(String, String)]) -> Result<Vec<CString>, N
     let path = env.iter().find(|(name, _)| name == "PATH").map_or(DEFAULT_PATH, |(_, path)| path);
     path.split(':')
         .map(|directory| match directory {
-            // An empty entry means the working directory.
+            // An empty entry is the working directory.
             "" => c_string(&format!("./{command}")),
             directory => c_string(&format!("{directory}/{command}")),
         })

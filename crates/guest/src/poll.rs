@@ -1,5 +1,4 @@
-//! epoll, and what an event is about. Ids are never used again, so an event that was waiting when
-//! its owner went away finds nobody and is dropped.
+//! epoll, and the target of an event. Ids are never reused, so a queued event whose target is gone is dropped.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,11 +6,11 @@ use std::time::Duration;
 
 use crate::sys;
 
-/// Names a connection, an exec or a pipe that is only drained.
+/// Identifies a connection, an exec or a pipe that is only drained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Id(pub u64);
 
-/// Whom an event is for.
+/// The target of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token {
     Listen,
@@ -28,7 +27,7 @@ pub enum Token {
     Shell(Id),
     /// The server's socket of a connection that goes through the guest.
     Carry(Id),
-    /// What a keeper tells of its command.
+    /// A keeper's report about its command.
     Keeper(Id),
 }
 
@@ -72,10 +71,10 @@ impl Token {
     }
 }
 
-/// When an event comes.
+/// When an event is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// Once, when the other side is gone, which the kernel tells whoever watches.
+    /// Once, when the other side is gone; the kernel always reports that.
     Nothing,
     /// As long as there is something to read.
     Read,
@@ -107,7 +106,7 @@ pub struct Poll {
     epoll: OwnedFd,
 }
 
-/// How many events one wait takes; the rest comes with the next.
+/// How many events one wait returns; the rest follows with the next.
 const EVENTS_MAX: usize = 32;
 
 impl Poll {
@@ -123,7 +122,7 @@ impl Poll {
         self.control(libc::EPOLL_CTL_MOD, fd.as_fd(), token, interest)
     }
 
-    /// Watches no more. Closing a descriptor is enough only where nobody else has a copy of it.
+    /// Stops watching. Closing a descriptor is sufficient only if there is no copy of it.
     pub fn remove(&self, fd: impl AsFd) -> io::Result<()> {
         sys::epoll_control(self.epoll.as_fd(), libc::EPOLL_CTL_DEL, fd.as_fd(), 0, 0)
     }

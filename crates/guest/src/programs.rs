@@ -1,5 +1,5 @@
-//! Programs that the host has given us to run, by their names. They are in no directory: nobody inside can find,
-//! replace or change one, and a sandbox without a single file can run it.
+//! Programs supplied by the host, by name. They are in no directory: no process inside can find, replace or change one,
+//! and a sandbox without a single file can run it.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use crate::sys;
 
 #[derive(Default)]
 pub struct Programs {
-    /// The oldest first.
+    /// Oldest first.
     kept: Vec<(String, OwnedFd)>,
 }
 
@@ -24,22 +24,22 @@ impl Programs {
         self.kept.push((name, file));
     }
 
-    /// A descriptor of its own, so that it can be executed while another takes its place.
+    /// A separate descriptor, so that it can be executed while another program replaces it.
     pub fn find(&self, name: &str) -> Option<io::Result<OwnedFd>> {
         self.kept.iter().find(|(kept, _)| kept == name).map(|(_, file)| file.try_clone())
     }
 }
 
-/// A program of which not all bytes are there yet.
+/// A program whose bytes have not all arrived.
 pub struct Arriving {
     name: String,
     file: File,
     left: u64,
 }
 
-/// What became of some more bytes.
+/// The result of some more bytes.
 pub enum Arrived {
-    /// There are more to come.
+    /// More bytes are expected.
     Partly,
     Whole {
         name: String,
@@ -47,9 +47,9 @@ pub enum Arrived {
     },
 }
 
-/// Why a program cannot be taken.
+/// Why a program is refused.
 pub enum Untakable {
-    /// The host says what it may not say.
+    /// The host violates the protocol.
     AgainstTheRules,
     Io(io::Error),
 }

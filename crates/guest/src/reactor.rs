@@ -1,5 +1,5 @@
-//! The one loop of the guest. An event marks execs and connections as touched; at the end of each
-//! turn whatever can move is moved and sent, once, so that many small things leave in one call.
+//! The guest's only loop. An event marks execs and connections as touched; at the end of each turn all data that can be
+//! moved is moved and sent once, so that many small messages are sent in one call.
 
 mod dialing;
 mod keeping;
@@ -32,15 +32,14 @@ use crate::spawn::Spawner;
 use crate::stdin::Watch;
 use crate::sys::{self, Discarded, Reaped, Stops};
 
-/// The most execs that are not forgotten; the oldest that has ended makes room.
+/// Maximum number of execs that are not forgotten; the oldest ended one is dropped for a new one.
 const EXECS_MAX: usize = 2048;
-/// The most ended execs that wait to be forgotten.
+/// Maximum number of ended execs that wait to be forgotten.
 const ENDED_MAX: usize = 256;
-/// How long commands have to end after the guest got SIGTERM, from `docker stop` for example, which
-/// itself waits 10 s.
+/// How long commands have to end after the guest got SIGTERM, for example from `docker stop`, which itself waits 10 s.
 const SIGTERM_GRACE: Duration = Duration::from_secs(8);
 
-/// How many stopped children are looked at in one turn.
+/// How many stopped children are handled in one turn.
 const STOPS_MAX: usize = 16;
 
 pub struct Reactor {
@@ -54,19 +53,19 @@ pub struct Reactor {
     shells: BTreeMap<Id, Shell>,
     /// Pipes of ended execs that background processes still write to.
     drains: BTreeMap<Id, OwnedFd>,
-    /// Connections to ports of the sandbox that are not established yet, by who asked for them.
+    /// Pending connections to sandbox ports, by the connection that requested them.
     dials: BTreeMap<Id, Dial>,
-    /// Those whose bytes go through the guest, by the host's connection.
+    /// Connections whose bytes pass through the guest, by the host's connection.
     carries: BTreeMap<Id, Carry>,
-    /// The keepers of commands without a control group, by their pids.
+    /// The keepers of commands without a cgroup, by pid.
     keepers: BTreeMap<pid_t, Keeper>,
-    /// What the host has given us to run.
+    /// Programs supplied by the host.
     programs: Programs,
-    /// Programs whose bytes still come, by the host's connection.
+    /// Programs that are still being received, by the host's connection.
     arrivals: BTreeMap<Id, Arriving>,
-    /// Where commands get control groups that the guest makes.
+    /// The cgroups that the guest creates for commands, if it does.
     own_leaves: Option<OwnLeaves>,
-    /// Whether any command has a control group; then all have, and there are no keepers.
+    /// Whether commands have cgroups; either all do, or there are keepers.
     has_leaves: bool,
     /// When to look for processes that a killed keeper has left.
     strays: Option<Instant>,
@@ -115,7 +114,7 @@ impl Reactor {
         })
     }
 
-    /// Runs until the sandbox shall end; returns the exit code.
+    /// Runs until the sandbox ends; returns the exit code.
     pub fn run(&mut self) -> i32 {
         loop {
             let events = match self.poll.wait(self.timeout()) {
@@ -131,7 +130,7 @@ impl Reactor {
             let now = Instant::now();
             self.tick(now);
             self.settle_turn();
-            // After what was asked for is answered: nobody waits for further connections.
+            // After the pending answers: further connections are not urgent.
             self.tick_source(now);
             if self.shut_down(now) == Progress::Over {
                 return 0;
@@ -187,7 +186,7 @@ impl Reactor {
         }
     }
 
-    /// Takes in what a connection has to say, and does it.
+    /// Reads and handles the messages of a connection.
     fn serve(&mut self, id: Id) {
         self.touched_connections.push(id);
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -203,7 +202,7 @@ impl Reactor {
         }
     }
 
-    /// Carries out every whole message that has arrived.
+    /// Executes every complete message that has arrived.
     fn obey(&mut self, id: Id) -> Result<(), Broken> {
         while let Some(connection) = self.connections.get_mut(&id) {
             match connection.role {
@@ -228,7 +227,7 @@ impl Reactor {
                 Role::Dialing(_) if connection.is_silent() => return Ok(()),
                 Role::Dialing(_) => return Err(Broken),
                 Role::Carrying => return Ok(()),
-                // What else it says is not read; what it was told is still sent.
+                // Further messages are not read; pending answers are still sent.
                 Role::Closing => return Ok(()),
             }
         }
@@ -250,7 +249,7 @@ impl Reactor {
         Ok(())
     }
 
-    /// Closes a connection; the exec it watched goes on.
+    /// Closes a connection; the exec that it watched continues.
     fn drop_connection(&mut self, id: Id) {
         let Some(connection) = self.connections.remove(&id) else { return };
         self.lost(id);
@@ -271,7 +270,7 @@ impl Reactor {
     }
 
     fn take_signals(&mut self) {
-        // Root inside could otherwise end the sandbox, which is the host's to decide.
+        // Otherwise root inside could end the sandbox, which only the host may do.
         let from_host = |signal: &sys::Signal| {
             signal.number == libc::SIGTERM.cast_unsigned() && signal.sender == sys::Sender::Outside
         };
@@ -282,9 +281,9 @@ impl Reactor {
         self.reap();
     }
 
-    /// Reaps every dead child, the orphans of the sandbox included.
+    /// Reaps every dead child, including adopted orphans.
     fn reap(&mut self) -> Children {
-        // Whoever stops a keeper again and again must not keep us here.
+        // A process that stops a keeper again and again must not keep us here.
         let mut stops = STOPS_MAX;
         loop {
             match sys::reap(if stops > 0 { Stops::Told } else { Stops::NotTold }) {
@@ -299,14 +298,14 @@ impl Reactor {
         }
     }
 
-    /// The host holds the other end of the lifeline and writes nothing: an event is its end.
+    /// The host holds the other end of the lifeline and writes nothing: an event means its end.
     fn look_at_lifeline(&mut self) {
         let ended = self
             .lifeline
             .as_ref()
             .is_some_and(|lifeline| sys::discard(lifeline.as_fd()) == Discarded::Ended);
         if ended {
-            // As PID 1 our exit kills the rest; elsewhere the signal does.
+            // As PID 1 our exit kills the rest; otherwise the signal does.
             signal_all(libc::SIGKILL);
             sys::exit(0);
         }
@@ -323,8 +322,8 @@ impl Reactor {
         self.tick_strays(now);
     }
 
-    /// Moves and sends all that this turn has made possible. It ends because sockets and windows
-    /// are finite: whoever wants to go on then waits for an event.
+    /// Moves and sends everything that this turn has made possible. It terminates because sockets and windows are
+    /// finite: further progress needs an event.
     fn settle_turn(&mut self) {
         while !self.touched_execs.is_empty() || !self.touched_connections.is_empty() {
             for id in std::mem::take(&mut self.touched_execs) {
@@ -343,7 +342,7 @@ impl Reactor {
             && self.poll.add(pipe, Token::Stdin(id), Interest::WriteEdge).is_ok()
         {
             exec.stdin.watch = Watch::Watched;
-            // Room that came before we watched would never be told of.
+            // Room that appeared before we watched would never be reported.
             exec.stdin.flush();
         }
         let connection = exec.watcher.and_then(|watcher| self.connections.get_mut(&watcher));
@@ -379,7 +378,7 @@ impl Reactor {
             self.drop_connection(id);
             return;
         }
-        // Output that found no room in the connection moves up now.
+        // Output that did not fit the connection before.
         if let Role::Watching(exec_id) = connection.role
             && interest == Interest::Read
             && self.execs.get(&exec_id).is_some_and(Exec::has_unsent)
@@ -388,7 +387,7 @@ impl Reactor {
         }
     }
 
-    /// An ended exec lets go of its pipes; those still held by background processes are drained.
+    /// An ended exec releases its pipes; those still held by background processes are drained.
     fn hand_over_pipes(&mut self, id: Id) {
         let Some(exec) = self.execs.get_mut(&id) else { return };
         let pipes = [exec.stdout.leave_pipe(), exec.stderr.leave_pipe()];
@@ -404,7 +403,7 @@ impl Reactor {
         }
     }
 
-    /// Bounds how many ended execs wait for a host that does not come back.
+    /// Limits how many ended execs wait for a host that does not come back.
     fn forget_the_oldest(&mut self) {
         let ended = || self.execs.iter().filter(|(_, exec)| exec.has_ended());
         if ended().count() > ENDED_MAX
@@ -414,7 +413,7 @@ impl Reactor {
         }
     }
 
-    /// Goes on with the end of the sandbox, if it was asked for.
+    /// Continues the shutdown of the sandbox, if it was requested.
     fn shut_down(&mut self, now: Instant) -> Progress {
         if self.shutdown.is_none() {
             return Progress::Waiting;

@@ -10,12 +10,12 @@
 //!  exits, whenever: ended                       closed by the host, whenever: closing ──▶ gone
 //! ```
 //!
-//! The shell is spoken to over private descriptors (`channel`) in its own language (`script`), and all
-//! its commands share one stdout and one stderr. At most one command has these at a time; what
-//! background jobs write while none has comes with the next command's output, or, if it is more than
-//! IDLE_MAX, is thrown away and counted, so that a job is never held up for want of a reader.
+//! The shell is controlled over private descriptors (`channel`) in its own language (`script`), and all its commands
+//! share one stdout and one stderr. At most one command has these at a time. Output of background jobs between commands
+//! is included in the next command's output or, beyond IDLE_MAX, discarded and counted, so that a job never blocks for
+//! lack of a reader.
 //!
-//! This module knows one shell and what is due for it; who waits for what is the reactor's.
+//! This module handles a single shell; the reactor handles who waits for what.
 
 mod channel;
 mod script;
@@ -38,37 +38,38 @@ use crate::poll::Id;
 use crate::sys;
 use crate::tree::{Leaf, Tree};
 
-/// How long a shell may take until it reports for the first time.
+/// How long a shell may take to report for the first time.
 pub const OPEN_PATIENCE: Duration = Duration::from_secs(8);
-/// How long a shell may take to give up a command before it is killed.
+/// How long a shell may take to abandon a command before it is killed.
 const INTERRUPT_PATIENCE: Duration = Duration::from_secs(1);
-/// How long a shell may take to hear of it. It is told again, because before the command has begun it does
-/// not listen; but not while it still gives up: a second time, outside of the command, is dash's own end.
+/// Interval for repeating the interrupt. It is repeated because the shell does not receive it before the command has
+/// started; but not while the shell is abandoning the command, because a second one, outside of the command, would end
+/// dash itself.
 const TELL_PAUSE: Duration = Duration::from_millis(100);
-/// How long a process that can report no more may take to end.
+/// How long a process that can no longer report may take to end.
 const DEAF_PATIENCE: Duration = Duration::from_secs(1);
 /// How long SIGKILL may take.
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
-/// The first pause between two kills; it doubles up to the second.
+/// The first pause between two kills; it doubles up to the second value.
 const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(64);
-/// How much of what is written between two commands is kept for the next: half of a pipe.
+/// How much output between two commands is kept for the next: half of a pipe.
 const IDLE_MAX: usize = 32 * 1024;
-/// How often to look for more of it at a time.
+/// How often to check for more of it at a time.
 const SKIPS: usize = 16;
-/// How many bytes of commands may wait in one shell.
+/// Maximum total size of queued commands in one shell.
 const WAITING_MAX: usize = 4 * 1024 * 1024;
 
 pub struct Shell {
-    /// What it was opened with, for one that takes its place.
+    /// The request that opened it, for a replacement.
     pub request: ShellOpen,
     pub dialect: Dialect,
     pub pid: pid_t,
     pub leaf: Leaf,
-    /// What a process of it enters before it executes.
+    /// What its process enters before it executes.
     pub enter: Vec<OwnedFd>,
     pub channel: Channel,
-    /// While no command has them.
+    /// While no command uses them.
     pub stdout: Option<OwnedFd>,
     pub stderr: Option<OwnedFd>,
     pub state: State,
@@ -78,7 +79,7 @@ pub struct Shell {
     skipped: Offsets,
 }
 
-/// A command that waits for its turn.
+/// A queued command.
 pub struct Waiting {
     pub exec: Id,
     pub command: String,
@@ -94,37 +95,37 @@ pub enum State {
     Idle,
     Running(Run),
     Interrupting(Interrupt),
-    /// The command was given up; the shell confirms that it is fit for the next.
+    /// The command was abandoned; the shell confirms that it is ready for the next.
     Settling(Interrupt),
-    /// The command is over; its output is on the way.
+    /// The command has ended; its output is being delivered.
     Delivering(Id),
     Ended,
     Closing(Closing),
 }
 
-/// A command that runs.
+/// A running command.
 pub struct Run {
     pub exec: Id,
     pub deadline: Option<Instant>,
-    /// When the shell could report no more.
+    /// Since when the shell can no longer report.
     deaf_since: Option<Instant>,
-    /// Who was there before it: background jobs of earlier commands, and the shell.
+    /// Processes that existed before it: background jobs of earlier commands, and the shell.
     before: Vec<pid_t>,
 }
 
-/// A command that shall run no more.
+/// A command being interrupted.
 pub struct Interrupt {
     pub run: Run,
     pub verdict: How,
     pace: Pace,
-    /// When the shell is told again, if it has not given up by then.
+    /// When to repeat the interrupt, if the shell has not abandoned the command by then.
     tell_again: Instant,
     reported: Option<Before>,
     /// Whether the shell itself is to be killed, and replaced.
     hopeless: Option<Hopeless>,
 }
 
-/// The shell did not give up its command.
+/// The shell did not abandon its command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Hopeless;
 
@@ -133,7 +134,7 @@ pub struct Closing {
     pace: Pace,
 }
 
-/// When to try again, and how long.
+/// When to retry, and the current pause.
 struct Pace {
     since: Instant,
     next: Instant,
@@ -155,13 +156,13 @@ impl Pace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
     Nothing,
-    /// It has not said that it is ready.
+    /// It has not reported that it is ready.
     NeverReady,
-    /// The time of its command is over.
+    /// Its command has timed out.
     TimeIsUp,
-    /// Nothing of it is left: a new process can take its place.
+    /// Nothing of it is left: a new process can replace it.
     Replace,
-    /// Nothing of it is left, as was asked for.
+    /// Nothing of it is left, as requested.
     Gone,
 }
 
@@ -221,7 +222,7 @@ impl Shell {
         self.queue.len() < guest_proto::SHELL_QUEUE_MAX && bytes + command.len() <= WAITING_MAX
     }
 
-    /// The command that has begun and is not over.
+    /// The running command.
     pub fn current(&self) -> Option<Id> {
         match &self.state {
             State::Running(run) => Some(run.exec),
@@ -234,7 +235,7 @@ impl Shell {
         }
     }
 
-    /// Tells the shell to run a command; the end to write its stdin to, if it reads any.
+    /// Tells the shell to run a command; returns the end to write its stdin to, if it reads any.
     pub fn run(&mut self, waiting: &Waiting, now: Instant) -> io::Result<Option<OwnedFd>> {
         let (stdin, source) = match waiting.stdin {
             StdinMode::Null => (None, Source::Nothing),
@@ -249,18 +250,18 @@ impl Shell {
         Ok(stdin)
     }
 
-    /// What of the output between commands was thrown away; it counts anew from here.
+    /// The amount of discarded output between commands, and resets the counter.
     pub fn take_skipped(&mut self) -> Offsets {
         std::mem::take(&mut self.skipped)
     }
 
-    /// Looks at what is written while no command runs.
+    /// Handles output while no command runs.
     pub fn look_at_idle_output(&mut self) {
         self.skipped.stdout += skip(self.stdout.as_ref());
         self.skipped.stderr += skip(self.stderr.as_ref());
     }
 
-    /// Takes a report in. One that nobody waits for changes nothing.
+    /// Handles a report. An unexpected one changes nothing.
     pub fn take_report(&mut self, report: Report) -> Reported {
         if report.serial != self.serial {
             return Reported::Nothing;
@@ -294,7 +295,7 @@ impl Shell {
         }
     }
 
-    /// Begins to give up the command that runs.
+    /// Starts interrupting the running command.
     pub fn interrupt(&mut self, verdict: How, now: Instant) {
         match std::mem::replace(&mut self.state, State::Idle) {
             State::Running(run) => {
@@ -312,7 +313,7 @@ impl Shell {
         }
     }
 
-    /// Begins to kill all of it.
+    /// Starts killing the shell and its processes.
     pub fn close(&mut self, asker: Option<Id>, now: Instant) {
         if let State::Closing(closing) = &mut self.state {
             closing.askers.extend(asker);
@@ -322,7 +323,7 @@ impl Shell {
         self.state = State::Closing(Closing { askers, pace: Pace::new(now) });
     }
 
-    /// When the loop must look at it again, if nothing happens before.
+    /// When the loop must check it again, unless something happens before.
     pub fn next_tick(&self) -> Option<Instant> {
         match &self.state {
             State::Opening { until, .. } => Some(*until),
@@ -338,7 +339,7 @@ impl Shell {
         }
     }
 
-    /// Does what is due.
+    /// Handles what is due.
     pub fn tick(&mut self, now: Instant) -> Due {
         match &mut self.state {
             State::Opening { until, .. } if now >= *until => Due::NeverReady,
@@ -376,7 +377,8 @@ impl Shell {
         }
     }
 
-    /// The shell first, which else would go on with the rest of the command; then what it waits for.
+    /// First the shell, which otherwise would continue with the rest of the command; then the processes that it waits
+    /// for.
     fn go_on_interrupting(&mut self, now: Instant) -> Due {
         let State::Interrupting(interrupt) = &mut self.state else { return Due::Nothing };
         interrupt.pace.step(now);
@@ -408,7 +410,7 @@ impl Shell {
         Due::Nothing
     }
 
-    /// Who has come since the current command began.
+    /// Processes started since the current command began.
     fn started(&self) -> Vec<pid_t> {
         let (State::Running(run)
         | State::Interrupting(Interrupt { run, .. })
@@ -421,7 +423,7 @@ impl Shell {
         members
     }
 
-    /// Sends a signal to what the command has started.
+    /// Signals the processes that the command has started.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         for pid in self.started() {
             match sys::kill(pid, signal) {
@@ -444,15 +446,15 @@ impl Shell {
         }
     }
 
-    /// Somebody has written to the pipe of reports, so the one that matters may be spoilt: the command
-    /// is killed, and the shell with it.
+    /// Another process has written to the report pipe, so the expected report may be corrupted: the command is killed,
+    /// and the shell with it.
     pub fn broken(&mut self, now: Instant) {
         self.interrupt(How::Signaled(libc::SIGKILL), now);
         self.give_up_hope(now);
     }
 
-    /// The process can report no more. It is ending, or has executed something else, or has lost its
-    /// private descriptors and would never be heard of again.
+    /// The process can no longer report. It is ending, or has executed something else, or has lost its private
+    /// descriptors.
     pub fn deafened(&mut self, now: Instant) {
         if let State::Running(run) = &mut self.state {
             run.deaf_since.get_or_insert(now);
@@ -467,7 +469,7 @@ impl Shell {
         }
     }
 
-    /// A new process is in place of the old one.
+    /// A new process has replaced the old one.
     pub fn renew(&mut self, process: Process) {
         self.pid = process.pid;
         self.channel = process.channel;
@@ -479,18 +481,18 @@ impl Shell {
     }
 }
 
-/// What a report means.
+/// The meaning of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reported {
     Nothing,
-    /// The shell is ready, as somebody has asked for.
+    /// The shell is ready, and this connection waits for that.
     Ready(Option<Id>),
-    /// It has given up the command; what the command has started may still be there.
+    /// It has abandoned the command, whose processes may still exist.
     Interrupted,
     Finished(Id, How),
 }
 
-/// The process of a shell, and our ends of what it has.
+/// The process of a shell, and our ends of its descriptors.
 pub struct Process {
     pub pid: pid_t,
     pub channel: Channel,
@@ -498,8 +500,8 @@ pub struct Process {
     pub stderr: Option<OwnedFd>,
 }
 
-/// Throws away what is too much to keep; how much that was. A few looks are enough at a time: whoever
-/// writes on makes another event.
+/// Discards output beyond the limit; returns how much. A few reads are enough at a time: further output causes another
+/// event.
 fn skip(pipe: Option<&OwnedFd>) -> u64 {
     let Some(pipe) = pipe else { return 0 };
     let (mut nowhere, mut skipped) = (Vec::new(), 0);
@@ -516,7 +518,7 @@ fn skip(pipe: Option<&OwnedFd>) -> u64 {
     skipped
 }
 
-/// The dialects to try for a program, the better one first.
+/// The dialects to try for a program, better ones first.
 pub fn dialects(program: ShellProgram) -> &'static [Dialect] {
     match program {
         ShellProgram::Any => &[Dialect::Bash, Dialect::Sh],
@@ -525,7 +527,7 @@ pub fn dialects(program: ShellProgram) -> &'static [Dialect] {
     }
 }
 
-/// The shell as a command like any other.
+/// The shell as an ordinary command.
 pub fn as_exec(open: &ShellOpen, dialect: Dialect) -> Exec {
     Exec {
         exec_id: open.shell_id.clone(),

@@ -1,7 +1,7 @@
-//! Ending every process of the sandbox: SIGTERM, some time, SIGKILL.
+//! Ends every process of the sandbox: SIGTERM, a grace period, SIGKILL.
 //!
-//! As PID 1 the guest reaches all of them at once. Elsewhere (in tests, or where a runtime brings
-//! its own init) it knows only its own children and whom they left it, and asks /proc for those.
+//! As PID 1 the guest reaches all of them at once. Otherwise (in tests, or if a runtime has its own init) it knows only
+//! its own and its adopted children, and finds them in /proc.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +10,11 @@ use crate::{sys, tree};
 
 /// How long SIGKILL may take before the guest exits all the same.
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
-/// How often to look for what is left without having been told.
+/// Polling interval for the remaining processes.
 const PAUSE: Duration = Duration::from_millis(20);
 
 pub struct Shutdown {
-    /// Whom to tell; a signal has nobody.
+    /// The connection to answer; a signal has none.
     pub asker: Option<Id>,
     stage: Stage,
 }
@@ -25,7 +25,7 @@ enum Stage {
     Killed { until: Instant, again: Instant },
 }
 
-/// Whether the guest may go.
+/// Whether the guest may exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     Waiting,
@@ -35,7 +35,7 @@ pub enum Progress {
 impl Shutdown {
     pub fn begin(asker: Option<Id>, grace: Duration, now: Instant) -> Self {
         signal_all(libc::SIGTERM);
-        // Nobody waits for years: a grace that overflows the clock is as good as a day.
+        // A grace period that overflows the clock is limited to a day.
         let until = now.checked_add(grace).unwrap_or(now + Duration::from_secs(86_400));
         Self { asker, stage: Stage::Asked { until } }
     }
@@ -47,7 +47,7 @@ impl Shutdown {
         }
     }
 
-    /// Does what is due. `Over` when no process is left, or those that are cannot be killed.
+    /// Handles what is due. `Over` when no process is left, or the rest cannot be killed.
     pub fn tick(&mut self, children: Children, now: Instant) -> Progress {
         match (children, self.stage) {
             (Children::None, _) => Progress::Over,

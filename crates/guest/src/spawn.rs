@@ -1,15 +1,14 @@
 //! From a plan to a running process.
 //!
-//! The child is made by clone with CLONE_VM: it borrows the guest's memory, on a stack of its own,
-//! until it has executed the command. Nothing is copied, so it costs the same however large the
-//! guest is. In between, the child makes system calls only: no allocation, no lock, no panic. What
-//! fails there it writes to a report both share.
+//! The child is created by clone with CLONE_VM: it uses the guest's memory, on a stack of its own, until it has
+//! executed the command. Nothing is copied, so the cost does not depend on the guest's size. Meanwhile the child makes
+//! system calls only: no allocation, no lock, no panic. It writes failures to a report in the shared memory.
 //!
-//! The guest waits meanwhile, but not for ever, as CLONE_VFORK would: once the child has become the
-//! user, whoever is that user can stop it, or hold up its execve by a lease on the file. The kernel
-//! clears a word of the report when the child lets go of our memory; if that takes too long the
-//! child is killed. What it works on is not used again before it has let go. gVisor's kernel does not clear
-//! the word when a child executes; there the end of a pipe tells, which the child has open until then.
+//! The guest waits meanwhile, but not forever, as CLONE_VFORK would: once the child has changed its user, other
+//! processes of that user can stop it, or delay its execve by a lease on the file. The kernel clears a word of the
+//! report when the child releases our memory; if that takes too long the child is killed. Its memory is not reused
+//! before it was released. gVisor's kernel does not clear the word when a child executes; there the end of a pipe
+//! signals it, which the child has open until then.
 
 #![expect(unsafe_code, reason = "clone, and what a child does before exec")]
 
@@ -32,17 +31,17 @@ use crate::tree::Leaf;
 /// Far more than the child's few frames need; only touched pages cost memory.
 const STACK_LEN: usize = 64 * 1024;
 const PAGE: usize = 4096;
-/// What the report takes of the stack's upper end; a multiple of the alignment of a stack.
+/// Size of the report at the stack's upper end; a multiple of the stack alignment.
 const REPORT_LEN: usize = 64;
 
-/// How long a child may take until it has executed. It needs a fraction of a millisecond; a crowded
-/// processor or a cold disk may make that much more, and the whole sandbox waits meanwhile.
+/// How long a child may take to execute. It needs a fraction of a millisecond; a busy CPU or a cold disk may make that
+/// much more, and the whole sandbox waits meanwhile.
 const EXEC_PATIENCE: Duration = Duration::from_secs(2);
-/// How long SIGKILL may take. It works on stopped processes; only one that is frozen or waits for a
-/// device lives on, and gets no chance to do anything but die.
+/// How long SIGKILL may take. It works on stopped processes; only one that is frozen or waits for a device survives,
+/// and it can do nothing but die.
 const KILL_PATIENCE: Duration = Duration::from_secs(1);
-/// How often to look whether a killed child is dead: one killed in its first instructions has not
-/// yet asked the kernel to wake us.
+/// Polling interval for the death of a killed child: one killed in its first instructions has not yet asked the kernel
+/// to wake us.
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
 /// What the child was doing when it failed.
@@ -62,7 +61,7 @@ enum Step {
 const STEPS: [Step; 7] =
     [Step::None, Step::Cgroup, Step::Stdio, Step::User, Step::Cwd, Step::Privilege, Step::Exec];
 
-/// Where a child leaves word of its failure.
+/// Where a child reports its failure.
 struct Report {
     /// Not 0 until the child has executed or exited: the kernel clears it then, and wakes us.
     working: AtomicU32,
@@ -70,14 +69,14 @@ struct Report {
     errno: AtomicI32,
 }
 
-/// Whether a child may still use the memory that it was given.
+/// Whether a child may still use its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Memory {
     InUse,
     LetGo,
 }
 
-/// By what the guest sees that a child has let go of its memory.
+/// How the guest notices that a child has released its memory.
 enum Sign {
     /// The word of the report.
     Word,
@@ -85,11 +84,11 @@ enum Sign {
     Pipe(OwnedFd),
 }
 
-/// Above all numbers that a command is given descriptors at.
+/// Above all numbers at which a command gets descriptors.
 const PIPE_LOWEST: RawFd = 256;
 
 impl Sign {
-    /// With what the child has to hold on to.
+    /// Also returns the descriptor that the child has to keep open.
     fn new(kernel: Kernel) -> io::Result<(Self, Option<OwnedFd>)> {
         match kernel {
             Kernel::Linux => Ok((Self::Word, None)),
@@ -101,7 +100,7 @@ impl Sign {
     }
 }
 
-/// The memory a child works on: its stack, and the report at its upper end. Never unmapped.
+/// The memory of a child: its stack, and the report at its upper end. Never unmapped.
 struct Ground {
     stack: NonNull<c_void>,
 }
@@ -116,7 +115,7 @@ impl Ground {
         Ok(Self { stack })
     }
 
-    /// The upper end of the stack, where the report begins.
+    /// The upper end of the stack, where the report starts.
     fn top(&self) -> NonNull<c_void> {
         // SAFETY: within the mapping.
         unsafe { self.stack.byte_add(STACK_LEN - REPORT_LEN) }
@@ -159,7 +158,7 @@ impl Ground {
         }
     }
 
-    /// Waits for a sign, at most so long.
+    /// Waits for the signal, up to this time.
     fn wait_for(&self, sign: &Sign, left: Duration) {
         match sign {
             Sign::Word => sys::futex_wait(&self.report().working, 1, left),
@@ -167,7 +166,7 @@ impl Ground {
         }
     }
 
-    /// Waits until the child has executed or exited, or has had enough time to.
+    /// Waits until the child has executed or exited, or the time limit is reached.
     fn wait(&self, sign: &Sign) -> Memory {
         let deadline = Instant::now() + EXEC_PATIENCE;
         loop {
@@ -179,7 +178,7 @@ impl Ground {
         }
     }
 
-    /// Kills the child, and waits until it is dead or cannot die.
+    /// Kills the child, and waits until it is dead or turns out to be unkillable.
     fn kill(&self, pid: pid_t, sign: &Sign) -> Memory {
         let _ = sys::kill(pid, libc::SIGKILL);
         let deadline = Instant::now() + KILL_PATIENCE;
@@ -204,11 +203,11 @@ impl Ground {
 }
 
 pub struct Spawner {
-    /// `None` after a child could not be killed: it keeps what it was given.
+    /// `None` after a child could not be killed: it keeps its memory.
     ground: Option<Ground>,
     null: Option<OwnedFd>,
     kernel: Kernel,
-    /// What commands see as their limit of descriptors; the guest has raised its own.
+    /// The descriptor limit for commands; the guest has raised its own.
     pub descriptor_limit: libc::rlimit,
 }
 
@@ -233,7 +232,7 @@ impl Spawner {
         }
     }
 
-    /// Starts the command in its leaf. When this returns, it runs or is known not to.
+    /// Starts the command in its leaf. When this returns, it is running or has failed.
     pub fn spawn(&mut self, plan: Plan, leaf: &Leaf) -> Result<pid_t, NotStarted> {
         let ground = match self.ground.take() {
             Some(ground) => ground,
@@ -248,7 +247,7 @@ impl Spawner {
             Ok(_) => ground.wait(&sign),
             Err(_) => Memory::LetGo,
         };
-        // The child may have made us visible again when it changed its user.
+        // The child may have made us traceable again when it changed its user.
         let _ = sys::hide_from_ptrace();
         let result = match (cloned, memory) {
             (Err(error), _) => Err(no_more_processes(error)),
@@ -265,7 +264,7 @@ impl Spawner {
         result
     }
 
-    /// Ends a child that is held up.
+    /// Ends a child that is stuck.
     fn give_up(
         &mut self,
         pid: pid_t,
@@ -278,7 +277,7 @@ impl Spawner {
             // The kernel may still read the job and write to the report before it is dead.
             Memory::InUse => drop(Box::leak(job)),
         }
-        // It may have executed in the last moment, and have children by now.
+        // It may have executed at the last moment, and have children by now.
         let _ = leaf.kill();
         sys::reap_this(pid);
         NotStarted::cannot(format!(
@@ -303,7 +302,7 @@ fn map(len: usize, flags: c_int) -> io::Result<NonNull<c_void>> {
     }
 }
 
-/// A child's failure in words, with the exit code a shell would give.
+/// A child's failure as a message, with the exit code a shell would return.
 fn explain(step: Step, errno: c_int, plan: &Plan) -> NotStarted {
     let why = io::Error::from_raw_os_error(errno);
     match step {

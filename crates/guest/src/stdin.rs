@@ -1,8 +1,8 @@
-//! The input of an exec. The host may send up to an announced offset; at most [`STDIN_WINDOW`] bytes
-//! wait here until the command reads them.
+//! The input of an exec. The host may send up to an announced offset; at most [`STDIN_WINDOW`] bytes are buffered here
+//! until the command reads them.
 //!
-//! A command that closes its stdin, or has none, loses nothing it wanted: the bytes are dropped and
-//! the host is asked for more, so that a writer never hangs on a reader that went away.
+//! If a command closes its stdin, or has none, the bytes are dropped and more are requested, so that a writer never
+//! blocks because of a missing reader.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,16 +21,16 @@ pub struct Stdin {
     announced: u64,
     ending: Ending,
     at_end: AtEnd,
-    /// The last byte that came.
+    /// The last byte received.
     last: Option<u8>,
     pub watch: Watch,
 }
 
-/// Whether whoever shall read is there.
+/// Whether there is a reader.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reader {
     Here,
-    /// Its turn has not come: what arrives is kept for it.
+    /// Its turn has not come: input is buffered for it.
     Awaited,
 }
 
@@ -45,11 +45,11 @@ enum Ending {
 pub enum AtEnd {
     /// The pipe is closed.
     Close,
-    /// A terminal cannot be closed without hanging up: what ends input at a keyboard is typed.
+    /// A terminal cannot be closed without hanging up: the end-of-file key is typed instead.
     Type,
 }
 
-/// Whether the loop watches the pipe for room: only from the first time it was full.
+/// Whether the loop watches the pipe for room: only after it was full once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watch {
     NotNeeded,
@@ -57,7 +57,7 @@ pub enum Watch {
     Watched,
 }
 
-/// The host sent more than it was asked for, or after the end.
+/// The host sent more than was announced, or after the end.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unwanted;
 
@@ -97,7 +97,7 @@ impl Stdin {
         self.received
     }
 
-    /// Takes what the host has sent. `swallowed` were among it and are not for the command.
+    /// Takes input of the host. `swallowed` of it are signal keys that are not for the command.
     pub fn feed(&mut self, bytes: Vec<u8>, swallowed: usize) -> Result<(), Unwanted> {
         let end = self.received.saturating_add((bytes.len() + swallowed) as u64);
         if end > self.announced || self.ending == Ending::AfterWaiting {
@@ -125,7 +125,7 @@ impl Stdin {
         self.flush();
     }
 
-    /// The first such key only ends a line that was begun.
+    /// The first such key only ends an unfinished line.
     fn type_end(&mut self) {
         let Some(key) = self.pipe.as_ref().and_then(|pipe| sys::end_of_file_key(pipe.as_fd()))
         else {
@@ -137,7 +137,7 @@ impl Stdin {
         }
     }
 
-    /// Writes what waits, as far as the pipe has room.
+    /// Writes buffered input, as far as the pipe has room.
     pub fn flush(&mut self) {
         if self.reader == Reader::Awaited {
             return;
@@ -165,13 +165,13 @@ impl Stdin {
         self.skip = 0;
     }
 
-    /// The offset up to which the host may send, if it is time to say so. Who waits for its turn gets no more than the
-    /// first bytes, and who sends only a few is not disturbed.
+    /// The offset up to which the host may send, if it is time to announce it. A queued command gets no more than the
+    /// first window, and a host that sends only a little is not disturbed.
     pub fn announce(&mut self) -> Option<u64> {
         if self.reader == Reader::Awaited || self.received < (STDIN_FIRST / 2) as u64 {
             return None;
         }
-        // What ends the input of a terminal waits, too, and was never received.
+        // A terminal's end-of-file key is buffered, too, but was never received.
         let written = self.received.saturating_sub((self.waiting.len() - self.skip) as u64);
         let up_to = written + STDIN_WINDOW as u64;
         let worth_it = up_to.saturating_sub(self.announced) >= (STDIN_WINDOW / 2) as u64;
@@ -181,7 +181,7 @@ impl Stdin {
         })
     }
 
-    /// The offset up to which the host may send, for somebody who has just attached.
+    /// The offset up to which the host may send, for a new watcher.
     pub fn announced(&self) -> u64 {
         self.announced
     }

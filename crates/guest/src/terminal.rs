@@ -1,9 +1,8 @@
-//! The terminal of an exec. Input, output and errors are one line; the guest has its other end.
+//! The terminal of an exec. Input, output and errors share one line; the guest has its other end.
 //!
-//! The guest keeps the line open, too, for as long as the first process lives. Otherwise a command
-//! that closes all its descriptors and later opens /dev/tty again would have ended its own output in
-//! between. When the first process is gone the kernel hangs up on the foreground; what it left in the
-//! background may go on writing, to nobody.
+//! The guest also keeps the line open, as long as the first process lives. Otherwise a command that closes all its
+//! descriptors and later opens /dev/tty again would have ended its own output in between. When the first process is
+//! gone the kernel hangs up on the foreground; background processes may still write, to nobody.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -43,14 +42,14 @@ impl Terminal {
         Ok((pipes, stdio))
     }
 
-    /// For a kernel that passes every key on: takes those that stand for a signal out of what was typed,
-    /// shows them, and says which signals they are.
+    /// For a kernel that passes every key on: removes signal keys from the input, echoes them, and returns their
+    /// signals.
     pub fn sort_out_signals(&self, typed: &mut Vec<u8>) -> Vec<i32> {
         let mut signals = Vec::new();
         typed.retain(|key| match sys::signal_of_key(self.control.as_fd(), *key) {
             None => true,
             Some(signal) => {
-                // A full line shows no keys.
+                // If the line is full, keys are not echoed.
                 let _ = sys::write(self.line.as_fd(), &[b'^', key ^ 0x40]);
                 signals.push(signal);
                 false
@@ -59,7 +58,7 @@ impl Terminal {
         signals
     }
 
-    /// A window of no rows or columns is one of unknown size, as everywhere.
+    /// A window without rows or columns has an unknown size, as everywhere.
     pub fn resize(&self, size: TerminalSize) {
         // It cannot fail while the terminal is open.
         let _ = sys::resize(self.control.as_fd(), size);

@@ -1,14 +1,14 @@
-//! All processes of an exec, and killing them: the cgroup leaf the host gave for it.
+//! Finds and kills all processes of an exec, by the cgroup leaf that the host gave it.
 //!
-//! A v1 leaf is frozen first, so that nothing forks away between the look at its tasks and the
-//! signals; frozen tasks do not die, so it is thawed after. Nothing here waits: what is still there
-//! is killed again on the next tick of the loop.
+//! A v1 leaf is frozen first, so that nothing forks between reading its tasks and sending the signals; frozen tasks do
+//! not die, so it is thawed afterwards. Nothing here waits: remaining processes are killed again on the next tick of
+//! the loop.
 //!
-//! Without a leaf an exec has a keeper instead (see `keeper`), below which all of its processes stay, and
-//! the tree is what /proc shows below it. Its members are stopped before any is killed, until a look finds
-//! nobody new; where somebody forks faster than that, everybody in the sandbox is stopped at once, which
-//! leaves nobody to fork, and the others go on a moment later. This needs no help from what is killed:
-//! a member can leave its session, its parents and its user behind, and is still below the keeper.
+//! Without a leaf an exec has a keeper instead (see `keeper`), below which all of its processes stay, and /proc shows
+//! the tree below it. Its members are stopped before any is killed, until a scan finds no new ones. If they fork faster
+//! than that, all processes in the sandbox are stopped at once, which leaves none to fork, and the others continue a
+//! moment later. This does not depend on the killed processes: a member can leave its session, its parents and its user
+//! behind, and is still below the keeper.
 
 use std::fs;
 use std::io::{self, Read};
@@ -22,19 +22,19 @@ use crate::keeper::Kept;
 use crate::own_leaves::OwnLeaf;
 use crate::sys;
 
-/// How often to look whether the freezer has caught every task before killing what is there.
+/// How often to check whether the freezer has caught every task before killing.
 const FREEZE_LOOKS: usize = 50;
 
-/// How often to look for more members of a tree before everybody is stopped to find them.
+/// How often to scan for more members of a tree before all processes are stopped.
 const SCANS: usize = 8;
 /// How many members are stopped one by one.
 const STOPPED_MAX: usize = 1024;
 
 pub enum Leaf {
-    /// Nothing of it is left, or nothing was ever there.
+    /// Nothing of it is left, or it never existed.
     None,
     Kept(Rc<Kept>),
-    /// A control group of the kernel inside.
+    /// A cgroup of the kernel inside.
     Own(OwnLeaf),
     V1 {
         tasks: OwnedFd,
@@ -46,7 +46,7 @@ pub enum Leaf {
     },
 }
 
-/// Whether anything of the tree was still alive when last looked at.
+/// Whether any process of the tree was alive at the last check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tree {
     Empty,
@@ -54,8 +54,8 @@ pub enum Tree {
 }
 
 impl Leaf {
-    /// Takes the descriptors that came with an exec: the leaf, and the files its child enters
-    /// before it executes. `None` if too few came.
+    /// Takes the descriptors that came with an exec: the leaf, and the files that its child enters before it executes.
+    /// `None` if there are too few.
     pub fn from_descriptors(kind: LeafKind, fds: Vec<OwnedFd>) -> Option<(Self, Vec<OwnedFd>)> {
         let mut fds = fds.into_iter();
         match kind {
@@ -74,7 +74,7 @@ impl Leaf {
         }
     }
 
-    /// All processes that are there.
+    /// All its processes.
     pub fn members(&self) -> Vec<pid_t> {
         match self {
             Self::None => Vec::new(),
@@ -86,7 +86,7 @@ impl Leaf {
         }
     }
 
-    /// Whether any process is there.
+    /// Whether it has any process.
     pub fn look(&self) -> Tree {
         match self {
             Self::None => Tree::Empty,
@@ -98,7 +98,7 @@ impl Leaf {
         }
     }
 
-    /// Sends a signal to every process that is there.
+    /// Sends a signal to all its processes.
     pub fn signal(&self, signal: i32) {
         match self {
             Self::None | Self::Kept(_) | Self::Own(_) | Self::V2 { .. } => {
@@ -108,7 +108,7 @@ impl Leaf {
         }
     }
 
-    /// Sends SIGKILL to all that is there.
+    /// Sends SIGKILL to all its processes.
     pub fn kill(&self) -> Tree {
         match self {
             Self::None => Tree::Empty,
@@ -133,8 +133,8 @@ fn kill_frozen(tasks: &OwnedFd, state: &OwnedFd) -> Tree {
     Tree::Alive
 }
 
-/// Tasks are threads: a process of many is sent as many signals, and gets one, because it takes none
-/// before it thaws. Asked at every look, because a process on its way into vfork(2) misses being asked.
+/// Tasks are threads: a process with many is sent as many signals, and receives one, because it handles none before it
+/// is thawed. The freezer is triggered at every look, because a process entering vfork(2) can miss it.
 fn signal_frozen(tasks: &OwnedFd, state: &OwnedFd, signal: i32) {
     let mut word = [0u8; 16];
     for _ in 0..FREEZE_LOOKS {
@@ -156,9 +156,8 @@ fn signal_each(pids: &[pid_t], signal: i32) {
     }
 }
 
-/// Reads the list through a descriptor of its own: the kernel shows an open `tasks` file the list it
-/// made for the first read, for as long as somebody keeps looking. Where there is no /proc to open
-/// it again, an old list is better than none.
+/// Reads the list through a new descriptor: an open `tasks` file shows the list of its first read, for as long as it is
+/// being read. Without /proc to open it again, an old list is better than none.
 fn read_tasks(tasks: BorrowedFd<'_>) -> io::Result<Vec<pid_t>> {
     let fresh = sys::open_again(tasks).ok();
     let tasks = fresh.as_ref().map_or(tasks, AsFd::as_fd);
@@ -180,13 +179,12 @@ fn look(procs: &OwnedFd) -> Tree {
     }
 }
 
-/// Kills whoever is the guest's child without being a keeper, and all below: what is left of execs whose
-/// keeper was killed.
+/// Kills the guest's children that are not keepers, and their descendants: the rest of execs whose keeper was killed.
 pub fn kill_strays(keepers: &[pid_t]) -> Tree {
     kill_all(|| strays(sys::pid(), keepers, &processes()))
 }
 
-/// Kills all that `members` finds. Who died before the others are found would leave its children to
+/// Kills everything that `members` finds. A process that dies before the others are found would leave its children to
 /// another parent, so all are stopped first.
 fn kill_all(members: impl Fn() -> Vec<pid_t>) -> Tree {
     let mut known: Vec<pid_t> = Vec::new();
@@ -209,8 +207,8 @@ fn kill_all(members: impl Fn() -> Vec<pid_t>) -> Tree {
     if known.is_empty() { Tree::Empty } else { Tree::Alive }
 }
 
-/// Only PID 1 can stop everybody in one call, which no fork escapes: the kernel gives the signal to the
-/// child as well. Whoever was stopped by somebody else stays so.
+/// Only PID 1 can stop all processes in one call, which no fork escapes: the kernel delivers the signal to the child as
+/// well. Processes that were already stopped stay so.
 fn kill_while_all_stand_still(members: impl Fn() -> Vec<pid_t>) {
     if sys::pid() != 1 {
         return signal_each(&members(), libc::SIGKILL);
@@ -234,7 +232,7 @@ struct Process {
     stopped: bool,
 }
 
-/// All living processes that /proc shows.
+/// All living processes in /proc.
 fn processes() -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
@@ -250,9 +248,9 @@ fn processes() -> Vec<Process> {
         .collect()
 }
 
-/// Reads a line of /proc/<pid>/stat; `None` for the dead. The name in it is the process's own choice
-/// and may hold anything, so fields are counted from its last parenthesis. A process whose first thread has
-/// ended looks dead, but for the number of its threads.
+/// Parses /proc/<pid>/stat; `None` for dead processes. The name in it is chosen by the process and may contain
+/// anything, so fields are counted from its last parenthesis. A process whose first thread has ended looks dead, except
+/// for its number of threads.
 fn parse_stat(pid: pid_t, stat: &[u8]) -> Option<Process> {
     let stat = String::from_utf8_lossy(stat);
     let (_, rest) = stat.rsplit_once(") ")?;
@@ -264,19 +262,19 @@ fn parse_stat(pid: pid_t, stat: &[u8]) -> Option<Process> {
     (!dead).then_some(Process { pid, parent, stopped: matches!(state, "T" | "t") })
 }
 
-/// Every living process below `ancestor`.
+/// Every living descendant of `ancestor`.
 pub fn descendants(ancestor: pid_t) -> Vec<pid_t> {
     below(&[ancestor], &processes())
 }
 
-/// Everybody below one of these, without themselves.
+/// All descendants of these, without themselves.
 fn below(ancestors: &[pid_t], processes: &[Process]) -> Vec<pid_t> {
     let mut members = ancestors.to_vec();
     add_descendants(&mut members, processes);
     members.split_off(ancestors.len())
 }
 
-/// Children of the guest that are no keepers, and everybody below them.
+/// Children of the guest that are not keepers, and their descendants.
 fn strays(guest: pid_t, keepers: &[pid_t], processes: &[Process]) -> Vec<pid_t> {
     let is_stray = |process: &&Process| process.parent == guest && !keepers.contains(&process.pid);
     let mut members: Vec<pid_t> =

@@ -1,33 +1,33 @@
-//! Who a command runs as, by the sandbox's own /etc/passwd and /etc/group.
+//! The user of a command, resolved by the sandbox's own /etc/passwd and /etc/group.
 //!
-//! Both files belong to the sandbox: they may be missing, huge, a pipe, or nonsense. They are read without
-//! waiting, up to a bound, and a line that does not parse is passed over. Ids in numbers need no file.
+//! Both files belong to the sandbox: they may be missing, huge, a pipe, or nonsense. They are read without blocking, up
+//! to a limit, and a line that does not parse is skipped. Numeric ids need no file.
 
 use std::fmt;
 use std::fs::OpenOptions;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 
-/// A larger file is read this far.
+/// A larger file is read up to this size.
 const FILE_MAX: u64 = 1024 * 1024;
 /// The kernel's own limit.
 const GROUPS_MAX: usize = 65_536;
-/// The group of a uid without an entry where it is asked for as images do, with nothing after the colon:
-/// what they let such a user write belongs to this group.
+/// The group of a uid without an entry, if the user is written with an empty group as in images: files that images make
+/// writable for such a user belong to this group.
 const GROUP_OF_IMAGES: u32 = 0;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     pub uid: u32,
     pub gid: u32,
-    /// Supplementary groups; none where the group was given.
+    /// Supplementary groups; none if the group was given.
     pub groups: Vec<u32>,
-    /// `None` for a uid that no line of the file names.
+    /// `None` for a uid without an entry.
     pub name: Option<String>,
     pub home: String,
 }
 
-/// Whom a request named and nobody is.
+/// A requested user that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoSuchUser {
     Malformed(String),
@@ -35,7 +35,7 @@ pub enum NoSuchUser {
     Group { name: String, file: FileIs },
 }
 
-/// Whether the file that should name somebody is there.
+/// Whether the file that should contain an entry exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileIs {
     There,
@@ -73,12 +73,12 @@ impl fmt::Display for NoSuchUser {
     }
 }
 
-/// Finds `user` or `user:group`, each a name or a number, in the sandbox's files.
+/// Resolves `user` or `user:group`, each a name or a number, by the sandbox's files.
 pub fn find(user: &str) -> Result<Account, NoSuchUser> {
     resolve(user, read("/etc/passwd").as_deref(), || read("/etc/group"))
 }
 
-/// `None` if there is no such file, or nothing that can be read like one.
+/// `None` if there is no such file, or it is not readable like a file.
 fn read(path: &str) -> Option<String> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
@@ -86,17 +86,17 @@ fn read(path: &str) -> Option<String> {
         return None;
     }
     let mut bytes = Vec::new();
-    // A file that cannot be read to its end names whom it names so far.
+    // If a read fails in the middle, the part before counts.
     let _ = file.take(FILE_MAX).read_to_end(&mut bytes);
     if bytes.len() as u64 == FILE_MAX {
-        // The last line may be cut, and would then say something else.
+        // The last line may be truncated, and would then mean something else.
         let end = bytes.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
         bytes.truncate(end);
     }
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The group file is asked for only when it is needed.
+/// The group file is read only when it is needed.
 fn resolve(
     user: &str,
     passwd: Option<&str>,
@@ -122,14 +122,14 @@ fn resolve(
             (entry.gid, groups_of(entry.name, entry.gid, &group_file().unwrap_or_default()))
         }
         (Some(""), None) => (GROUP_OF_IMAGES, Vec::new()),
-        // As a group of its own: group 0 would open files that are root's group's.
+        // In a group of its own: group 0 would give access to files of root's group.
         (None, None) => (uid, Vec::new()),
         (Some(group), _) => (group_id(group, group_file)?, Vec::new()),
     };
     Ok(account(uid, gid, groups, entry))
 }
 
-/// A name that is a number is a name first.
+/// A name that looks like a number is a name first.
 fn entry_of<'a>(who: &str, passwd: Option<&'a str>) -> Option<Entry<'a>> {
     let passwd = passwd?;
     let by_name = entries(passwd).find(|entry| entry.name == who);
@@ -155,8 +155,7 @@ fn is(file: Option<&str>) -> FileIs {
     }
 }
 
-/// An id in decimal digits. The largest number is none: to the kernel it means "leave it as it is", which
-/// would be root.
+/// A decimal id. The largest number is invalid: to the kernel it means "unchanged", which would be root.
 fn number(text: &str) -> Option<u32> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().ok())?.filter(|id| *id != u32::MAX)

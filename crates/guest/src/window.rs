@@ -1,12 +1,12 @@
-//! The book-keeping of one output stream: what the host has acknowledged, what was sent, what is
-//! held. Offsets count from the first byte of the stream.
+//! The state of one output stream: what was acknowledged, sent, and buffered. Offsets count from the first byte of the
+//! stream.
 //!
 //! ```text
 //!   0 ────── acked ────────── sent ────────── end
-//!    let go        held, sent      held, unsent
+//!    released      held, sent      held, unsent
 //! ```
 //!
-//! Never more than [`OUTPUT_WINDOW`] bytes are held, and none when all is acknowledged.
+//! At most [`OUTPUT_WINDOW`] bytes are held, and none when everything is acknowledged.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -19,12 +19,12 @@ use crate::sys;
 pub struct Window {
     acked: u64,
     sent: u64,
-    /// The held bytes start at `skip`; those before it are let go, not yet moved over.
+    /// The held bytes start at `skip`; those before it are released but not yet removed.
     held: Vec<u8>,
     skip: usize,
 }
 
-/// The host acknowledged, or asked for, bytes that do not exist yet.
+/// The host acknowledged, or requested, bytes that do not exist yet.
 #[derive(Debug, PartialEq, Eq)]
 pub struct BeyondEnd;
 
@@ -45,8 +45,8 @@ impl Window {
         self.held.len() - self.skip
     }
 
-    /// Takes up to `max` bytes from a pipe, within the room there is, and keeps the first `keep` of
-    /// them; returns how many it kept. `Ok(0)` is the end of the pipe.
+    /// Reads up to `max` bytes from a pipe, as far as there is room, and keeps the first `keep` of them; returns how
+    /// many it kept. `Ok(0)` is the end of the pipe.
     pub fn read_from(
         &mut self,
         pipe: BorrowedFd<'_>,
@@ -79,7 +79,7 @@ impl Window {
         (offset, &self.held[from..to])
     }
 
-    /// Lets go of everything below `offset`. An offset below an earlier one changes nothing.
+    /// Releases everything below `offset`. An offset below an earlier one changes nothing.
     pub fn acknowledge(&mut self, offset: u64) -> Result<(), BeyondEnd> {
         if offset > self.sent {
             return Err(BeyondEnd);
@@ -95,7 +95,7 @@ impl Window {
         Ok(())
     }
 
-    /// Starts to send anew at `offset`, or as early as the held bytes go.
+    /// Starts sending again at `offset`, or at the first held byte.
     pub fn rewind(&mut self, offset: u64) -> Result<(), BeyondEnd> {
         if offset > self.end() {
             return Err(BeyondEnd);

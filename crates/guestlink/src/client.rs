@@ -1,8 +1,8 @@
-//! The [`Guest`] of every local runtime: the guest protocol over the socket in the sandbox's home, or over
-//! connections that the guest has dialed.
+//! The [`Guest`] of every local runtime: the guest protocol over the socket in the sandbox's home, or over connections
+//! that the guest has dialed.
 //!
-//! One connection per operation, and nothing between: a request is one connect and one send, its
-//! answer one wake-up. There is no task and no pool behind it, but for guests that dial.
+//! One connection per operation, and nothing in between: a request is one connect and one send, its answer one wake-up.
+//! There is no task and no pool, except for guests that dial.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -43,7 +43,7 @@ pub struct GuestClient {
     pub(super) shell_users: ShellUsers,
 }
 
-/// What goes along with a request.
+/// What is sent with a request.
 #[derive(Clone, Copy)]
 pub(super) enum Along<'a> {
     Nothing,
@@ -51,20 +51,20 @@ pub(super) enum Along<'a> {
     Leaf(&'a Dispatch),
     /// The file of a program.
     File(BorrowedFd<'a>),
-    /// The bytes of a program, in frames that follow the request.
+    /// The bytes of a program, in frames after the request.
     Frames(&'a [u8]),
 }
 
-/// A request under way: the connection, and what has arrived on it.
+/// A request in progress: the connection, and the data received on it.
 pub(super) struct Exchange {
     link: Link,
     reader: FrameReader,
     buffer: Box<[u8]>,
-    /// The last descriptor that came with the answer.
+    /// The last descriptor received with the answer.
     descriptor: Option<OwnedFd>,
 }
 
-/// What became of a command.
+/// The result of starting a command.
 enum Begun {
     Execution(Execution),
     /// It is a program that the guest does not have.
@@ -72,13 +72,13 @@ enum Begun {
 }
 
 impl GuestClient {
-    /// `home` is the directory in which the guest's socket is; it need not be connectable yet.
+    /// `home` is the directory with the guest's socket, which need not accept connections yet.
     pub fn new(home: OwnedFd, pool: Arc<dyn LeafPool>) -> io::Result<Self> {
         Ok(Self::over(Source::socket(home)?, Carrier::Descriptor, pool))
     }
 
-    /// For a guest that dials. `process` is the guest, or what it lives and dies with: when it is gone,
-    /// nobody waits for another connection. Must be called within the async runtime.
+    /// For a guest that dials. `process` is the guest, or the process that it lives and dies with: when it is gone,
+    /// waiting for connections ends. Must be called within the async runtime.
     pub fn dialed(
         dial_back: DialBack,
         process: OwnedFd,
@@ -99,7 +99,7 @@ impl GuestClient {
         Self { source, carrier, pool, leaves: Arc::default(), version, shell_users }
     }
 
-    /// How many connections were closed because it was not the guest who had dialed.
+    /// How many connections were closed because they were not dialed by the guest.
     pub fn refused_dials(&self) -> u64 {
         match &self.source {
             Source::Socket { .. } => 0,
@@ -107,7 +107,7 @@ impl GuestClient {
         }
     }
 
-    /// Sends a request and waits for the first message of the answer, in a version both speak.
+    /// Sends a request and waits for the first message of the answer, in a common version.
     pub(super) async fn request(
         &self,
         op: &Op,
@@ -185,7 +185,7 @@ impl GuestClient {
         }
     }
 
-    /// Sends a command, in a leaf of its own, as the request that `op` makes of it.
+    /// Starts a command, in a leaf of its own, with the request that `op` builds.
     async fn begin(
         &self,
         request: ExecRequest,
@@ -217,7 +217,7 @@ impl GuestClient {
         Ok(self.pool.clone().acquire(limits).map_err(unprepared)?.into())
     }
 
-    /// Has the guest keep a program.
+    /// Transfers a program to the guest.
     async fn give(&self, program: &Program) -> Result<(), GuestError> {
         let name = program.name().map_err(no_program)?.to_owned();
         let frames;
@@ -238,22 +238,22 @@ impl GuestClient {
         }
     }
 
-    /// An earlier daemon started this exec: takes over its leaf. Without one its end is told all
-    /// the same, only nobody can say whether it ran out of memory.
+    /// An earlier daemon started this exec: takes over its leaf. Without one its end is still reported, but not whether
+    /// it ran out of memory.
     async fn adopt_leaf(&self, id: &ExecId) -> Result<(), GuestError> {
         let listed = self.list().await?;
         let Some(exec) = listed.into_iter().find(|exec| exec.exec_id == id.as_str()) else {
             return Err(GuestError::Refused { reason: format!("there is no exec {id}") });
         };
         match self.leaves.named(&exec.leaf_name) {
-            // The leaf of a shell, which others may have died in before.
+            // The leaf of a shell, in which earlier processes may have been killed.
             Some(leaf) => self.leaves.hold_from_now(id, leaf),
             None => self.adopt(id, &exec.leaf_name),
         }
         Ok(())
     }
 
-    /// What an exec becomes whose guest is at the other end of this socket.
+    /// The execution of an exec whose guest is at the other end of this socket.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) async fn hear(
         &self,
@@ -266,7 +266,7 @@ impl GuestClient {
         self.execution(ExecId::random(), Stdin::Piped, Offsets::default(), (exchange, answer))
     }
 
-    /// Takes over a leaf that an earlier daemon gave out.
+    /// Takes over a leaf that an earlier daemon assigned.
     pub(super) fn adopt(&self, holder: impl Into<Holder>, name: &str) {
         let holder = holder.into();
         let held = self
@@ -281,7 +281,7 @@ impl GuestClient {
         }
     }
 
-    /// Makes an execution of an exchange whose first message says that there is one.
+    /// Makes an execution of an exchange whose first message confirms it.
     pub(super) fn execution(
         &self,
         id: ExecId,
@@ -331,7 +331,7 @@ impl Exchange {
         }
     }
 
-    /// The version in which the guest answers; 0 is none.
+    /// The version in the guest's answer; 0 is none.
     async fn greeting(&mut self) -> Result<u16, GuestError> {
         loop {
             if let Some(bytes) = self.reader.take_raw::<PREFACE_LEN>() {
@@ -341,7 +341,7 @@ impl Exchange {
         }
     }
 
-    /// The connection into the sandbox that the guest has just said to have.
+    /// The connection into the sandbox that the guest has just confirmed.
     fn stream(self, carrier: Carrier) -> Result<Box<dyn ByteStream>, GuestError> {
         match (carrier, self.descriptor) {
             (Carrier::Descriptor, Some(socket)) => {
@@ -353,7 +353,7 @@ impl Exchange {
             (Carrier::Descriptor, None) => {
                 Err(GuestError::Protocol("it dialed and gave no socket".to_owned()))
             }
-            // What the server said first may have come with the answer.
+            // The server's first bytes may have arrived with the answer.
             (Carrier::Connection, _) => {
                 let begun = io::Cursor::new(self.reader.into_rest());
                 let (read, write) = self.link.into_stream().into_split();
@@ -448,7 +448,7 @@ impl Guest for GuestClient {
         let answer = self.request(&op, Along::Nothing, limits::GUEST_ANSWER).await?;
         let execution = self.execution(id.clone(), Stdin::Piped, from, answer);
         if let Err(GuestError::Refused { .. }) = execution {
-            // The guest knows no such exec: it never began, or its end was collected.
+            // The guest does not know the exec: it never started, or its end was collected.
             self.leaves.give_back(id);
         }
         execution
@@ -472,9 +472,9 @@ impl Guest for GuestClient {
 
     async fn execs(&self) -> Result<Vec<KnownExec>, GuestError> {
         let known = self.list().await?.into_iter().filter_map(|exec| {
-            // An id that is not ours was not given by a sandkeep; there is nothing to do with it.
+            // An id in another format is not from a sandkeep, and is ignored.
             let id = exec.exec_id.parse().ok()?;
-            // What was sent from here has its leaf from here, since before it was sent.
+            // A request from here holds its leaf from before it is sent.
             let origin = if self.leaves.holds(&id) { Origin::Here } else { Origin::Earlier };
             Some(KnownExec { id, running: exec.running, origin })
         });
@@ -487,7 +487,7 @@ impl Guest for GuestClient {
         match self.request(&op, Along::Nothing, patience).await {
             Ok((_, FromGuest::Done)) => Ok(()),
             Ok((_, other)) => Err(unexpected(other)),
-            // It answers as its last act, and may be killed before: then all is over as well.
+            // The answer is its last act, and it may be killed before: then everything has ended as well.
             Err(GuestError::Unreachable(error)) if is_cut(&error) => Ok(()),
             Err(error) => Err(error),
         }
@@ -530,12 +530,12 @@ impl Guest for GuestClient {
     }
 }
 
-/// The connection stood and ended: the guest is gone.
+/// The connection was established and ended: the guest is gone.
 fn is_cut(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset)
 }
 
-/// What programs take a terminal for that nobody has named.
+/// Default terminal type.
 const TERMINAL_KIND: &str = "xterm-256color";
 
 fn wire_request(mut request: ExecRequest, leaf: &dyn Leaf) -> Exec {

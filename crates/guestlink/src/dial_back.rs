@@ -1,13 +1,12 @@
-//! Guests that dial: a socket of the host that the sandbox can see, and the connections that its guest
-//! keeps open there for the next operations.
+//! Guests that dial: a socket of the host that is visible in the sandbox, and the idle connections that its guest keeps
+//! open for the next operations.
 //!
-//! Everybody inside who may open the socket can dial, so each connection is looked at before it is taken: it
-//! must have been made by one process, the sandbox's init, or begin with a token that only the guest
-//! was given. Whatever else comes is closed at once; how many such connections are looked at in a second
-//! and how many may keep us waiting for their token is bounded, so that whoever dials in a loop costs
-//! little and gets nothing.
+//! Every process inside that may open the socket can dial, so each connection is verified before it is used: it must
+//! have been created by one process, the sandbox's init, or start with a token that only the guest was given. All
+//! others are closed at once. Limits on how many of them are verified per second, and how many may delay sending their
+//! token, ensure that dialing in a loop costs little and gains nothing.
 //!
-//! A daemon that comes after another binds the socket again; the guest finds it by itself.
+//! A later daemon binds the socket again; the guest finds it by itself.
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,35 +28,35 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use sandkeep_core::limits;
 use sandkeep_sys::{pidfd, reactor, socket};
 
-/// How many connections may wait to be looked at; the guest itself needs few.
+/// How many connections may wait to be verified; the guest itself needs few.
 const BACKLOG: i32 = 128;
 
-/// The socket that one sandbox's guest dials. Bound before the sandbox is started, so that what the
-/// guest says first is not lost.
+/// The socket that one sandbox's guest dials. Bound before the sandbox is started, so that the guest's first
+/// connections are not lost.
 pub struct DialBack {
     listener: OwnedFd,
 }
 
 impl DialBack {
-    /// Binds `name` in the directory, in place of one that is there. Only the user `owner` can connect, as
-    /// the host numbers it: the root of the sandbox's id mapping.
+    /// Binds `name` in the directory, replacing an existing socket. Only the user `owner` (a host uid: the root of the
+    /// sandbox's id mapping) can connect.
     pub fn bind(directory: impl AsFd, name: &str, owner: u32) -> io::Result<Self> {
         let listener = socket::listen_for(directory, name, owner, BACKLOG)?;
         Ok(Self { listener })
     }
 }
 
-/// By what a connection shows that it is the guest's.
+/// How a connection proves that it is the guest's.
 pub enum Proof {
-    /// It was made by the process that the client is given. For sandboxes of this kernel.
+    /// It was created by the process that the client is given. For sandboxes on this kernel.
     Process,
-    /// It begins with this. For sandboxes with a kernel of their own, to which no descriptor can be passed
-    /// either: bytes of ports go through the guest.
+    /// It starts with this token. For sandboxes with a kernel of their own, which cannot pass descriptors either: port
+    /// traffic goes through the guest.
     Token(DialToken),
 }
 
-/// A secret that a guest is given on a descriptor when it is started. Whoever keeps it keeps it where
-/// the sandbox cannot look, for the daemons to come.
+/// A secret that a guest is given on a descriptor when it is started. It is stored where the sandbox has no access, for
+/// later daemons.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DialToken([u8; DIAL_TOKEN_LEN]);
 
@@ -81,7 +80,7 @@ impl TryFrom<&[u8]> for DialToken {
     }
 }
 
-/// The connections that a guest has dialed and that nobody has taken.
+/// The unused connections that a guest has dialed.
 pub(super) struct Dialed {
     queue: Arc<Queue>,
     accepting: AbortHandle,
@@ -90,7 +89,7 @@ pub(super) struct Dialed {
 struct Queue {
     sockets: Mutex<VecDeque<OwnedFd>>,
     came: Notify,
-    /// The guest's process, or what it lives and dies with.
+    /// The guest's process, or the process that it lives and dies with.
     process: AsyncFd<OwnedFd>,
     refused: AtomicU64,
 }
@@ -113,7 +112,7 @@ impl Dialed {
         Ok(Self { queue, accepting: accepting.abort_handle() })
     }
 
-    /// The oldest connection that still stands; waits for one. An error: the guest is gone.
+    /// The oldest open connection; waits for one. An error: the guest is gone.
     pub async fn take(&self) -> io::Result<OwnedFd> {
         loop {
             let came = self.queue.came.notified();
@@ -145,7 +144,7 @@ impl Drop for Dialed {
     }
 }
 
-/// A guest says nothing before it is asked: whatever can be read is the end, or a lie.
+/// A guest sends nothing before a request: readable data is the end of the connection, or an impostor.
 fn is_idle(socket: &OwnedFd) -> bool {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     matches!(net::recv(socket, &mut [0u8; 1], flags), Err(Errno::AGAIN))
@@ -153,7 +152,7 @@ fn is_idle(socket: &OwnedFd) -> bool {
 
 impl Queue {
     fn sockets(&self) -> MutexGuard<'_, VecDeque<OwnedFd>> {
-        // Nothing panics while it holds the lock.
+        // No code panics while it holds the lock.
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -161,8 +160,8 @@ impl Queue {
         self.sockets().pop_front()
     }
 
-    /// Keeps a connection of the guest. The oldest makes room: those of a guest that keeps to its few are
-    /// all alive or taken by then.
+    /// Stores a connection of the guest, and drops the oldest one beyond the limit: a correct guest's connections are
+    /// in use by then.
     fn push(&self, socket: OwnedFd) {
         let mut sockets = self.sockets();
         if sockets.len() >= limits::DIALS_QUEUED_MAX {
@@ -180,7 +179,7 @@ struct Door {
     window: Window,
 }
 
-/// How many were refused lately.
+/// The number of recently refused connections.
 struct Window {
     until: Instant,
     refused: usize,
@@ -206,8 +205,8 @@ impl Door {
         }
     }
 
-    /// The guest sends its token with the connection. Others may keep silent: a few of them are waited
-    /// for at a time, the latest, and none for long.
+    /// The guest sends its token with the connection. Others may stay silent: only the latest few are waited for, and
+    /// not for long.
     async fn let_in_who_knows(mut self, token: DialToken) {
         let mut asked = JoinSet::new();
         let mut oldest = VecDeque::<AbortHandle>::new();
@@ -240,14 +239,14 @@ impl Door {
             };
             match accepted {
                 Ok(Ok(socket)) => return socket,
-                // For want of descriptors, mostly.
+                // Usually out of file descriptors.
                 Ok(Err(_)) => sleep(limits::ACCEPT_RETRY).await,
                 Err(_would_block) => {}
             }
         }
     }
 
-    /// Counts a connection that was not the guest's, and rests when there are too many of them.
+    /// Counts a connection that was not the guest's, and pauses when there are too many.
     async fn refuse(&mut self) {
         let total = self.queue.refused.fetch_add(1, Ordering::Relaxed) + 1;
         let now = Instant::now();
@@ -268,7 +267,7 @@ fn accept(listener: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
 }
 
-/// The connection, if it begins with the token.
+/// The connection, if it starts with the token.
 async fn ask(socket: OwnedFd, token: DialToken) -> Option<OwnedFd> {
     let mut stream = tokio::net::UnixStream::from_std(UnixStream::from(socket)).ok()?;
     let mut shown = [0; DIAL_TOKEN_LEN];

@@ -1,8 +1,7 @@
-//! A socket that the guest has connected inside the sandbox and given to us.
+//! A socket that the guest has connected inside the sandbox and passed to us.
 //!
-//! It lives in the sandbox's network, and whoever gave it may have kept a copy. So nothing relies on
-//! the flags of the descriptor, which the other side can change: every call says itself that it must
-//! not block.
+//! It belongs to the sandbox's network, and the guest's side may have kept a copy. So nothing relies on the flags of
+//! the descriptor, which the other side can change: every call is explicitly non-blocking.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,7 +19,7 @@ pub(super) struct DialedStream {
 }
 
 impl DialedStream {
-    /// Takes only what is a TCP connection.
+    /// Accepts only a TCP connection.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         let family = sockopt::socket_domain(&socket)?;
         let kind = sockopt::socket_type(&socket)?;
@@ -29,7 +28,7 @@ impl DialedStream {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         net::getpeername(&socket)?;
-        // Whoever uses it writes what is whole already.
+        // Callers write complete messages.
         sockopt::set_tcp_nodelay(&socket, true)?;
         let interest = Interest::READABLE | Interest::WRITABLE;
         Ok(Self { socket: reactor::watch(socket, interest)? })

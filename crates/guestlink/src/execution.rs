@@ -1,8 +1,8 @@
 //! A running exec as its caller sees it: events out, stdin in.
 //!
-//! What the caller took is acknowledged when it comes for more; the end is forgotten by the guest
-//! when the caller comes again or drops the execution. So a daemon that dies in between loses
-//! nothing: whoever attaches next is told again.
+//! An event is acknowledged when the caller asks for the next one; the guest forgets the end when the caller asks again
+//! or drops the execution. So a daemon that dies in between loses nothing: the next caller that attaches receives it
+//! again.
 
 use std::io;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use super::link::Link;
 use super::{ExecEnd, ExecEvent, InShell, Offsets, Outcome, OutputStream, TerminalSize};
 use sandkeep_core::ExecId;
 
-/// Acknowledged this often, the guest never stands still for want of it, and small outputs cost none.
+/// With this interval the guest never waits for an acknowledgement, and small outputs need none.
 const ACKNOWLEDGE_AFTER: u64 = (OUTPUT_WINDOW / 4) as u64;
 
-/// The events of an exec, pulled one by one. Dropping it (and every [`ExecutionInput`]) detaches:
-/// the command goes on.
+/// The events of an exec, pulled one by one. Dropping it (and every [`ExecutionInput`]) detaches: the command
+/// continues.
 pub struct Execution {
     source: Source,
     input: ExecutionInput,
@@ -35,15 +35,15 @@ enum Source {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// `Started` has not been told.
+    /// `Started` was not delivered yet.
     New,
     Running,
-    /// The end was told, and is not yet forgotten by the guest.
+    /// The end was delivered, and the guest has not forgotten it yet.
     Told,
     Over,
 }
 
-/// What goes into an exec that does not run behind the guest protocol.
+/// Input of an exec that does not use the guest protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     Bytes(Bytes),
@@ -51,8 +51,8 @@ pub enum Input {
 }
 
 impl Execution {
-    /// For runtimes without our guest: the other ends of these channels do the work. If `events`
-    /// closes before an `Ended`, the exec is lost.
+    /// For runtimes without our guest: the other ends of these channels do the work. If `events` closes before an
+    /// `Ended`, the exec is lost.
     pub fn from_channels(events: mpsc::Receiver<ExecEvent>, input: mpsc::Sender<Input>) -> Self {
         Self {
             source: Source::Channel { events, since: Instant::now(), phase: Phase::Running },
@@ -61,12 +61,12 @@ impl Execution {
         }
     }
 
-    /// The same with the id that its first process has inside.
+    /// The same with the pid of its first process inside.
     pub fn with_pid(self, pid: Option<u32>) -> Self {
         Self { pid, ..self }
     }
 
-    /// The id of its first process, as the sandbox itself sees it, if the guest tells it.
+    /// The pid of its first process inside the sandbox, if the guest reports it.
     pub fn pid(&self) -> Option<u32> {
         self.pid
     }
@@ -76,14 +76,14 @@ impl Execution {
         Self { source: Source::Guest(Box::new(guest)), input, pid: None }
     }
 
-    /// A handle for stdin; all handles of an exec are one.
+    /// A handle for stdin; all handles of an exec are equivalent.
     pub fn input(&self) -> ExecutionInput {
         self.input.clone()
     }
 
     /// The next event; `None` after the one `Ended`. Cancel-safe: a dropped call loses nothing.
     ///
-    /// Coming again acknowledges what was taken before. It must be called for stdin to move, too.
+    /// Calling it again acknowledges the previous event. It must also be called for stdin to make progress.
     pub async fn next(&mut self) -> Option<ExecEvent> {
         match &mut self.source {
             Source::Guest(guest) => guest.next().await,
@@ -102,7 +102,7 @@ impl Execution {
         }
     }
 
-    /// Waits for the end, and hands on all output until then.
+    /// Waits for the end, and passes on all output until then.
     pub async fn collect(&mut self, mut take: impl FnMut(Bytes)) -> ExecEnd {
         while let Some(event) = self.next().await {
             match event {
@@ -115,7 +115,7 @@ impl Execution {
     }
 }
 
-/// The stdin of an exec. Writes of several handles are mixed in pieces.
+/// The stdin of an exec. Concurrent writes are interleaved in pieces.
 #[derive(Clone)]
 pub struct ExecutionInput {
     target: Target,
@@ -128,8 +128,8 @@ enum Target {
 }
 
 impl ExecutionInput {
-    /// Sends all bytes, as fast as the command reads. `BrokenPipe` if stdin is closed, not piped,
-    /// or the exec over. If the call is dropped, any first part of the bytes was sent.
+    /// Sends all bytes, as fast as the command reads. `BrokenPipe` if stdin is closed or not piped, or the exec has
+    /// ended. If the future is dropped, some prefix of the bytes was sent.
     pub async fn write(&self, mut bytes: &[u8]) -> io::Result<()> {
         match &self.target {
             Target::Guest(link) => {
@@ -146,8 +146,8 @@ impl ExecutionInput {
         }
     }
 
-    /// How many bytes of stdin were sent since the exec began, by this daemon and those before; `None`
-    /// if stdin is closed, or its runtime cannot tell.
+    /// How many bytes of stdin were sent since the exec started, by all daemons; `None` if stdin is closed, or its
+    /// runtime cannot tell.
     pub fn position(&self) -> Option<u64> {
         match &self.target {
             Target::Guest(link) => link.stdin_sent(),
@@ -155,21 +155,20 @@ impl ExecutionInput {
         }
     }
 
-    /// The command sees the end of its stdin after what was written; in a terminal the end-of-file
-    /// key is pressed, and nothing is hung up. A second call does nothing.
+    /// Closes stdin after the written bytes; in a terminal, types the end-of-file key without hanging up. A second call
+    /// does nothing.
     pub async fn close(&self) -> io::Result<()> {
         match &self.target {
             Target::Guest(link) => link.end_stdin().await,
             Target::Channel(input) => {
-                // Who listens no more has no use for the end either.
+                // If nobody listens any more, the end does not matter.
                 let _ = input.send(Input::End).await;
                 Ok(())
             }
         }
     }
 
-    /// Whoever looks at the terminal has a window of this size now. Nothing happens if the exec has
-    /// no terminal.
+    /// Sets the terminal's size. Does nothing if the exec has no terminal.
     pub async fn resize(&self, size: TerminalSize) -> io::Result<()> {
         match &self.target {
             Target::Guest(link) => link.resize(size).await,
@@ -189,16 +188,16 @@ pub(super) struct GuestExecution {
     phase: Phase,
     stdout: Progress,
     stderr: Progress,
-    /// An end that arrived before the caller was told of the start.
+    /// An end that arrived before the start was delivered.
     early_end: Option<guest_proto::End>,
 }
 
-/// How far one stream has come.
+/// The progress of one stream.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
     taken: u64,
     acknowledged: u64,
-    /// Whether any output has come on this connection: the first may start later than asked for.
+    /// Whether this connection has received output: the first may start later than requested.
     came: Came,
 }
 
@@ -214,7 +213,7 @@ impl Progress {
         Self { taken: offset, acknowledged: offset, came: Came::Nothing }
     }
 
-    /// Whether output at this offset can come now: without a gap, but for the first.
+    /// Whether output may follow at this offset: without a gap, except for the first.
     fn fits(&self, offset: u64) -> bool {
         match self.came {
             Came::Some => offset == self.taken,
@@ -333,7 +332,7 @@ impl GuestExecution {
         ExecEvent::Output { stream, offset, data: data.into() }
     }
 
-    /// The caller has come again, so it has what it took.
+    /// The caller asked again, so it has the previous event.
     fn acknowledge(&mut self) {
         let due = |progress: &Progress| progress.taken - progress.acknowledged >= ACKNOWLEDGE_AFTER;
         if due(&self.stdout) || due(&self.stderr) {
@@ -361,14 +360,14 @@ impl GuestExecution {
         ExecEvent::Ended(ExecEnd { error: end.error, shell, ..ExecEnd::new(outcome, duration) })
     }
 
-    /// The leaf stays in use: the command may run on, watched by a newer connection.
+    /// The leaf stays in use: the command may continue, watched by a newer connection.
     fn lose(&mut self, reason: impl Into<String>) -> ExecEvent {
         self.phase = Phase::Over;
         self.link.close_stdin();
         ExecEvent::Ended(ExecEnd::lost(reason, self.since.elapsed()))
     }
 
-    /// The caller has the end: the guest may let go, and the leaf is free.
+    /// The caller has the end: the guest may forget it, and the leaf is free.
     fn forget(&mut self) {
         self.phase = Phase::Over;
         self.link.say(&ToGuest::Forget);

@@ -1,5 +1,5 @@
-//! Any bytes from a guest, through the real client. Whatever they are, an exec keeps its grammar:
-//! started, output without gaps, one end, nothing.
+//! Arbitrary bytes from a guest, through the real client. An exec always keeps its event order: started, output without
+//! gaps, one end, nothing.
 
 #[path = "../../../fuzz/mutation.rs"]
 pub mod mutation;
@@ -12,7 +12,7 @@ use super::client::GuestClient;
 use super::leaf::NoLeaves;
 use super::{ExecEvent, Execution, OutputStream};
 
-/// Takes the bytes as all that a guest ever answers to an exec.
+/// Takes the bytes as everything that a guest ever answers to an exec.
 pub fn hear_guest(bytes: &[u8]) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime of one thread");
@@ -20,7 +20,7 @@ pub fn hear_guest(bytes: &[u8]) {
         let (ours, mut theirs) = UnixStream::pair().expect("a pair of sockets");
         ours.set_nonblocking(true).expect("a socket can be made non-blocking");
         theirs.set_nonblocking(true).expect("a socket can be made non-blocking");
-        // What does not fit the socket is cut off, which a guest may do as well.
+        // Bytes that do not fit the socket are cut off, which a guest may do as well.
         let _ = theirs.write(bytes);
         drop(theirs);
         let home = std::fs::File::open("/").expect("there is a root");
@@ -65,7 +65,7 @@ mod tests {
 
     const ROUNDS: usize = 10_000;
 
-    /// What a guest says that keeps to the rules.
+    /// Valid conversations of a guest.
     fn conversations() -> Vec<Vec<u8>> {
         let end = |how| FromGuest::Ended(End { how, error: None, duration_ms: 7 });
         let out = |offset, text: &[u8]| FromGuest::Stdout { offset, data: text.to_vec() };

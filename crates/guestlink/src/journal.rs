@@ -1,24 +1,23 @@
-//! What execs said, on the host's disk: for each exec one journal in the sandbox's home.
+//! The output of execs on the host's disk: one journal per exec in the sandbox's home.
 //!
 //! ```text
 //!   guest ──▶ Writer ──▶ <home>/execs/<exec id>          cover, description, the head of the output
-//!               │        <home>/execs/<exec id>.<n>      the two last pieces of a long output
-//!               └ tells how far it is ──▶ Watch, Watch … each reads the files at its own pace
+//!               │        <home>/execs/<exec id>.<n>      the last two segments of a long output
+//!               └ reports its progress ──▶ Watch, Watch … each reads the files at its own pace
 //! ```
 //!
-//! What always holds:
-//! - One writer per journal. What it says is written was taken by `write(2)`: it survives the daemon,
-//!   not the loss of power. Only then is it acknowledged to the guest.
-//! - Every byte has the offset it had in its stream, in order of arrival. Whoever reads from an offset
-//!   gets the same bytes every time; where bytes were dropped there is a gap with its two ends.
-//! - Exactly one end. It has a place of its own, allocated with the file, so that a full disk leaves
-//!   room for it.
-//! - Watchers share nothing but the files and a notice: none can slow the writer or another.
+//! Invariants:
+//! - One writer per journal. Data counts as written once `write(2)` has taken it: it survives the daemon, not a power
+//!   loss. Only then is it acknowledged to the guest.
+//! - Every byte has the offset that it had in its stream, in order of arrival. Every reader gets the same bytes from an
+//!   offset; dropped bytes are a gap with its two ends.
+//! - Exactly one end. Its space is allocated with the file, so that it fits even on a full disk.
+//! - Watchers share only the files and a notification: none can slow the writer or another watcher.
 //!
-//! Sizes and numbers are bounded by [`JournalLimits`], and by what the sandbox's owner may still have: a long output
-//! keeps its head and its tail, a sandbox the execs that ended last. What was dropped is counted. Room is taken
-//! before anything is written; each journal that is written has [`limits::JOURNAL_FLOOR_BYTES`] for its tail from its
-//! beginning, so that the last words of an exec are kept however little is left.
+//! Sizes and numbers are limited by [`JournalLimits`], and by the quota of the sandbox's owner: a long output keeps its
+//! head and its tail, a sandbox the most recently ended execs. Dropped data is counted. Space is reserved before
+//! anything is written; every open journal has [`limits::JOURNAL_FLOOR_BYTES`] for its tail from its beginning, so that
+//! the last output of an exec is kept however little space is left.
 
 mod cover;
 mod follow;
@@ -48,17 +47,17 @@ pub use recover::Unfinished;
 pub use sandkeep_core::api::StdinSource;
 pub use writer::Writer;
 
-/// Where the journals are, in a sandbox's home.
+/// The journals' directory in a sandbox's home.
 pub const JOURNALS: &str = "execs";
 
-/// How much of what commands printed is kept on disk.
+/// How much command output is kept on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalLimits {
     pub max_bytes_per_exec: u64,
-    /// Ended execs of one sandbox; the oldest go first.
+    /// Ended execs of one sandbox; the oldest are removed first.
     pub max_execs: u64,
-    /// All execs of one sandbox together. Those that have ended go first, the oldest before others; what runs then
-    /// keeps its beginning and its end.
+    /// All execs of one sandbox together. Ended ones are removed first, oldest first; running ones then keep their
+    /// beginning and their end.
     pub max_bytes: u64,
 }
 
@@ -72,7 +71,7 @@ impl Default for JournalLimits {
     }
 }
 
-/// What an exec is. The values of its environment are in no journal.
+/// The description of an exec. Journals never contain the values of its environment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
     pub exec_id: ExecId,
@@ -87,37 +86,37 @@ pub struct Description {
     #[serde(default)]
     pub terminal: bool,
     pub keep: Keep,
-    /// The shell whose command it is; then `argv` is the command alone.
+    /// The shell that runs it; then `argv` is the command alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shell_id: Option<ShellId>,
 }
 
-/// How long a journal stays after its exec ended.
+/// How long a journal is kept after its exec has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Keep {
-    /// As long as it is among the last.
+    /// As long as it is among the most recent.
     #[default]
     AmongTheLast,
-    /// As long as its sandbox is there: it is a process.
+    /// As long as its sandbox exists: it is a process.
     WithSandbox(ProcessTerms),
 }
 
-/// How far a journal has come.
+/// The progress of a journal.
 #[derive(Clone, Debug)]
 pub struct Progress {
-    /// The segment that is written now: 0 is the head.
+    /// The current segment: 0 is the head.
     segment: u32,
-    /// How long that segment is.
+    /// The length of that segment.
     len: u64,
-    /// All segments that are kept, together.
+    /// Total size of the kept segments.
     disk_bytes: u64,
     pub written: Offsets,
     pub dropped: Offsets,
     pub end: Option<Arc<ExecEnd>>,
 }
 
-/// The journal of one exec, for its writer and all who look at it.
+/// The journal of one exec, for its writer and its readers.
 #[derive(Debug)]
 pub struct Journal {
     dir: Arc<Path>,
@@ -159,7 +158,7 @@ impl Journal {
         Arc::clone(ended.end.as_ref().expect("it was waited for"))
     }
 
-    /// What the exec is. Blocks.
+    /// The exec's description. Blocks.
     pub fn description(&self) -> io::Result<Description> {
         let file = std::fs::File::open(self.segment(0))?;
         match cover::read(&file)? {
@@ -168,12 +167,12 @@ impl Journal {
         }
     }
 
-    /// Follows the exec from there on.
+    /// Follows the exec from these offsets.
     pub fn watch(self: &Arc<Self>, from: From) -> Watch {
         Watch::new(Arc::clone(self), from)
     }
 
-    /// Whether anything that the exec said is kept.
+    /// Whether any output of the exec is kept.
     fn has_output(&self) -> bool {
         let progress = self.progress.borrow();
         progress.written != progress.dropped

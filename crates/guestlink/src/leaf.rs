@@ -1,10 +1,10 @@
-//! How our own guest client keeps the processes of an exec together: in a cgroup leaf, which it takes from a pool of the
-//! runtime. No part of the [`Guest`](super::Guest) contract.
+//! How our own guest client keeps an exec's processes together: in a cgroup leaf from a pool of the runtime. Not part
+//! of the [`Guest`](super::Guest) contract.
 //!
-//! The leaf of an exec is in use until its end is known, not until somebody stops looking: a command
-//! whose [`Execution`](super::Execution) was dropped runs on in it. So leaves are owned here, beside
-//! the connection, and given back when the end of their exec has been collected. One client serves
-//! all that the daemon does in a sandbox; when it is dropped, with the sandbox, so are all leaves.
+//! The leaf of an exec is in use until its end is known, not until its watcher is gone: a command whose
+//! [`Execution`](super::Execution) was dropped continues in it. So leaves are owned here, beside the connection, and
+//! returned when the end of their exec was collected. One client serves everything that the daemon does in a sandbox;
+//! when it is dropped, with the sandbox, so are all leaves.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,31 +16,31 @@ use sandkeep_core::{ExecId, ShellId, api::ExecLimits};
 
 pub use guest_proto::LeafKind;
 
-/// Where an exec's processes are kept together: a cgroup leaf. Dropping it gives it back. Background
-/// processes of the exec may still be in it then: a pool gives it out again only when it is empty.
+/// A cgroup leaf that contains an exec's processes. Dropping it returns it. Background processes of the exec may still
+/// be in it then: a pool assigns it again only when it is empty.
 pub trait Leaf: Send + Sync {
     fn kind(&self) -> LeafKind;
 
-    /// Unique among the leaves of the sandbox that are in use; survives a restart of the daemon.
+    /// Unique among the sandbox's leaves in use; survives a restart of the daemon.
     fn name(&self) -> &str;
 
-    /// The descriptors that go with [`LeafKind`], in its order.
+    /// The descriptors for this [`LeafKind`], in its order.
     fn fds(&self) -> Vec<BorrowedFd<'_>>;
 
-    /// How often the kernel killed in this leaf for want of memory since it was acquired.
+    /// The number of OOM kills in this leaf since it was acquired.
     fn oom_kills(&self) -> u64;
 }
 
-/// Gives out leaves; implemented by a runtime over its cgroups.
+/// Assigns leaves; implemented by a runtime with its cgroups.
 pub trait LeafPool: Send + Sync {
-    /// One in which these limits hold, or none.
+    /// A leaf that enforces these limits, or an error.
     fn acquire(self: Arc<Self>, limits: &ExecLimits) -> io::Result<Box<dyn Leaf>>;
 
-    /// The leaf of this name, in use by an exec that an earlier daemon started.
+    /// The leaf with this name, used by an exec that an earlier daemon started.
     fn adopt(self: Arc<Self>, name: &str) -> io::Result<Box<dyn Leaf>>;
 }
 
-/// Who holds a leaf.
+/// The holder of a leaf.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Holder {
     Exec(ExecId),
@@ -72,7 +72,7 @@ pub(super) struct HeldLeaves {
 
 impl HeldLeaves {
     fn lock(&self) -> MutexGuard<'_, HashMap<Holder, Held>> {
-        // Nothing panics while it holds the lock; if it did, the map would still be whole.
+        // No code panics while it holds the lock; if it did, the map would still be consistent.
         self.by_holder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -88,13 +88,13 @@ impl HeldLeaves {
         }
     }
 
-    /// As `hold`, for one who does not answer for what was killed in the leaf before.
+    /// Like `hold`, for a holder that is not responsible for earlier OOM kills in the leaf.
     pub fn hold_from_now(&self, exec: &ExecId, leaf: Arc<dyn Leaf>) {
         let oom_kills = leaf.oom_kills();
         self.lock().insert(exec.into(), Held { leaf, oom_kills });
     }
 
-    /// The leaf of this name, if anybody holds it.
+    /// The leaf with this name, if it is held.
     pub fn named(&self, name: &str) -> Option<Arc<dyn Leaf>> {
         let held = self.lock();
         let found = held.values().find(|held| held.leaf.name() == name);
@@ -105,10 +105,10 @@ impl HeldLeaves {
         self.lock().contains_key(&holder.into())
     }
 
-    /// The exec is over, or was never begun.
+    /// The exec has ended, or never started.
     pub fn give_back(&self, holder: impl Into<Holder>) {
         let leaf = self.lock().remove(&holder.into());
-        // Giving back may take a look at the cgroup: not under the lock.
+        // Returning a leaf may read its cgroup: not under the lock.
         drop(leaf);
     }
 
@@ -119,8 +119,8 @@ impl HeldLeaves {
     }
 }
 
-/// The leaf of an exec or a shell on its way to the guest. Dropped before the request was sent, it is given
-/// back; after that the guest may have it, whatever becomes of the call.
+/// The leaf of an exec or a shell on its way to the guest. Dropped before the request was sent, it is returned; after
+/// that the guest may have it, even if the call fails.
 pub(super) struct Dispatch {
     leaves: Arc<HeldLeaves>,
     holder: Holder,
@@ -148,7 +148,7 @@ impl Drop for Dispatch {
     }
 }
 
-/// For runtimes without cgroups: the guest keeps trees together by itself, and nobody counts.
+/// For runtimes without cgroups: the guest keeps trees together by itself, and nothing is counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoLeaves;
 

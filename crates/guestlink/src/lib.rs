@@ -1,6 +1,6 @@
-//! What can be done inside a sandbox, and the host's side of the guest protocol that does it for
-//! every local runtime ([`GuestClient`]). A runtime elsewhere implements [`Guest`] over whatever it has. All that comes
-//! from a guest is untrusted: bounded, typed, timed.
+//! The operations inside a sandbox, and the host's side of the guest protocol that implements them for every local
+//! runtime ([`GuestClient`]). A remote runtime implements [`Guest`] in its own way. All data from a guest is untrusted:
+//! bounded, typed, timed.
 //!
 //! ```
 //! use sandkeep_guestlink::{ExecEvent, ExecRequest, Guest, GuestError, Outcome};
@@ -49,7 +49,7 @@ pub use sandkeep_core::api::{
 };
 pub use shell::{InShell, KnownShell, ShellExecRequest, ShellRequest};
 
-/// One command to run. The host builds the whole environment; nothing is inherited.
+/// A command to run. The host builds the whole environment; nothing is inherited.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExecRequest {
     pub id: ExecId,
@@ -64,19 +64,19 @@ pub struct ExecRequest {
     pub terminal: Option<TerminalSize>,
     pub timeout: Option<Duration>,
     pub privilege: Privilege,
-    /// What it may use by itself, within the sandbox's own limits. A runtime without `exec_limits` refuses any.
+    /// Its own limits, within the sandbox's. A runtime without `exec_limits` refuses any.
     pub limits: ExecLimits,
 }
 
-/// In a terminal `Null` means that nobody types.
+/// In a terminal, `Null` means no keyboard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stdin {
     Null,
     Piped,
 }
 
-/// One event of an exec: `Started`, then output in order of arrival, then one `Ended`. The guest's client, the
-/// journal and every watcher speak of an exec in these; only a door encodes them.
+/// One event of an exec: `Started`, then output in order of arrival, then one `Ended`. The guest's client, the journal
+/// and every watcher use these events; only a door encodes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExecEvent {
     Started,
@@ -94,7 +94,7 @@ pub enum ExecEvent {
     Ended(ExecEnd),
 }
 
-/// How an exec ended; a journal holds it in this form.
+/// How an exec ended; stored in a journal in this form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecEnd {
     pub outcome: Outcome,
@@ -104,9 +104,9 @@ pub struct ExecEnd {
     #[serde(rename = "duration_ms", with = "millis")]
     pub duration: Duration,
     pub ended_at: Timestamp,
-    /// How much it said, as its journal counted it; zero before that.
+    /// The amount of output, as counted by its journal; zero before that.
     pub written: Offsets,
-    /// How much of that is not in the journal.
+    /// The part of it that is not in the journal.
     pub dropped: Offsets,
     /// For a command of a shell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -127,7 +127,7 @@ impl ExecEnd {
         }
     }
 
-    /// Nobody can know how it ended.
+    /// Its outcome is unknown.
     pub fn lost(reason: impl Into<String>, duration: Duration) -> Self {
         Self { error: Some(reason.into()), ..Self::new(Outcome::Lost, duration) }
     }
@@ -156,12 +156,12 @@ pub enum Outcome {
     TimedOut,
     Canceled,
     OomKilled,
-    /// Nobody can know: the sandbox died, or the guest forgot.
+    /// The outcome is unknown: the sandbox died, or the guest lost the exec.
     Lost,
 }
 
 impl Outcome {
-    /// The same without its number, as the API says it.
+    /// The same without its number, as in the API.
     pub fn status(&self) -> ExecStatus {
         match self {
             Self::Exited(_) => ExecStatus::Exited,
@@ -173,7 +173,7 @@ impl Outcome {
         }
     }
 
-    /// The exit code, or the signal, of one that has either.
+    /// The exit code, or the signal, if it has one.
     pub fn numbers(&self) -> (Option<i32>, Option<i32>) {
         match self {
             Self::Exited(code) => (Some(*code), None),
@@ -217,14 +217,14 @@ pub enum GuestError {
     Protocol(String),
     #[error("the guest refused: {reason}")]
     Refused { reason: String },
-    /// Nothing was begun.
+    /// Nothing was started.
     #[error("cannot prepare {what} for the exec")]
     Unprepared {
         what: &'static str,
         #[source]
         source: std::io::Error,
     },
-    /// Nothing was begun, and never will be: the runtime has no such thing.
+    /// Nothing was started, and never will be: the runtime does not support it.
     #[error("sandboxes of this runtime cannot {what}")]
     Unsupported { what: &'static str },
     #[error("nothing listens on port {port} of the sandbox")]
@@ -239,35 +239,34 @@ pub enum GuestError {
     TooManyShells { limit: usize },
 }
 
-/// A connection to a process of the sandbox. Shutting its writing half down tells the process the end;
-/// the other half goes on.
+/// A connection to a process of the sandbox. Shutting down its writing half signals the end to the process; the other
+/// half continues.
 pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
 
 /// # Behavior
-/// - Operations run side by side.
-/// - Dropping an [`Execution`] does not end the command: it goes on, and blocks once its output
-///   window is full, until somebody attaches again.
+/// - Operations run concurrently.
+/// - Dropping an [`Execution`] does not end the command: it continues, and blocks once its output window is full, until
+///   a client attaches again.
 #[async_trait]
 pub trait Guest: Send + Sync {
     /// A round trip to the guest's own loop.
     async fn ping(&self) -> Result<(), GuestError>;
 
-    /// Starts a command. A command that cannot be started is no error here: it ends as exited 127
-    /// or 126 with `error` set.
+    /// Starts a command. Failure to start is not an error here: it ends as exited 127 or 126 with `error` set.
     async fn exec(&self, request: ExecRequest) -> Result<Execution, GuestError>;
 
-    /// Starts our toolbox, by which the broker works on the files of a sandbox, whether or not the sandbox has a file
-    /// of it. From then on it is an exec like any other. Without it the verbs for files and the tools are refused.
+    /// Starts our toolbox, which the broker uses for a sandbox's files, whether or not the sandbox contains a file of
+    /// it. From then on it is an exec like any other. Without it, file operations and file tools are refused.
     async fn exec_toolbox(&self, request: ExecRequest) -> Result<Execution, GuestError> {
         let _ = request;
         Err(GuestError::Unsupported { what: "run the toolbox, which works on files" })
     }
 
-    /// Joins a known exec; its output from the offsets on follows, byte for byte. What an earlier
-    /// watcher has acknowledged is gone: then it starts later, and the first offset says where.
-    /// Whoever watched before is cut off, as `Lost`.
+    /// Attaches to a known exec; its output from the offsets on follows, byte for byte. Output that an earlier watcher
+    /// has acknowledged is gone: then it starts later, at the first reported offset. An earlier watcher is cut off, as
+    /// `Lost`.
     async fn attach(&self, id: &ExecId, from: Offsets) -> Result<Execution, GuestError>;
 
     /// Signals the first process of an exec.
@@ -276,9 +275,9 @@ pub trait Guest: Send + Sync {
     /// Kills the whole tree of an exec; it ends as `Canceled`.
     async fn cancel(&self, id: &ExecId) -> Result<(), GuestError>;
 
-    /// Ends the whole tree of an exec: SIGTERM to all of it, `grace`, SIGKILL to what is left. Answers when
-    /// the signals are sent; the guest goes on by itself. The exec ends when nothing of its tree is left: as
-    /// its first process did, or as `Canceled` if that had to be killed.
+    /// Ends the whole tree of an exec: SIGTERM to all of it, `grace`, SIGKILL to the rest. Returns when the signals are
+    /// sent; the guest continues by itself. The exec ends when its whole tree is gone: with the outcome of its first
+    /// process, or as `Canceled` if that had to be killed.
     async fn end(&self, id: &ExecId, grace: Duration) -> Result<(), GuestError>;
 
     async fn execs(&self) -> Result<Vec<KnownExec>, GuestError>;
@@ -286,39 +285,38 @@ pub trait Guest: Send + Sync {
     /// Ends every process of the sandbox, and the guest with them: SIGTERM, `grace`, SIGKILL.
     async fn terminate(&self, grace: Duration) -> Result<(), GuestError>;
 
-    /// Opens a persistent shell and waits until it is ready. `Refused` if it cannot be had.
-    /// Only of a runtime with `shells`, as the four below.
+    /// Opens a persistent shell and waits until it is ready. `Refused` if that is impossible. Only for a runtime with
+    /// `shells`, like the four below.
     async fn open_shell(&self, request: ShellRequest) -> Result<KnownShell, GuestError> {
         let _ = request;
         Err(GuestError::Unsupported { what: "keep shells" })
     }
 
-    /// All shells, those that have ended included, until they are closed. They outlive the daemon.
+    /// All shells, including ended ones, until they are closed. They outlive the daemon.
     async fn shells(&self) -> Result<Vec<KnownShell>, GuestError> {
         Ok(Vec::new())
     }
 
-    /// Gives a shell a command; it runs when those before it are over. From then on it is an exec like
-    /// any other: it can be attached to, signaled (what the command has started, not the shell) and
-    /// canceled, and its end says what became of the shell.
+    /// Queues a command in a shell; it runs after the earlier ones. From then on it is an exec like any other: it can
+    /// be attached to, signaled (the processes that the command has started, not the shell) and canceled, and its end
+    /// has the state of the shell.
     async fn exec_in_shell(&self, request: ShellExecRequest) -> Result<Execution, GuestError> {
         Err(GuestError::ShellNotFound { id: request.shell })
     }
 
-    /// Who a shell runs as. `None` if it is not there, or its guest is too old to tell.
+    /// The user of a shell. `None` if it does not exist, or its guest is too old to tell.
     async fn shell_user(&self, id: &ShellId) -> Option<String> {
         let _ = id;
         None
     }
 
-    /// Kills a shell with all that runs in it, and forgets it.
+    /// Kills a shell with all its processes, and forgets it.
     async fn close_shell(&self, id: &ShellId) -> Result<(), GuestError> {
         Err(GuestError::ShellNotFound { id: id.clone() })
     }
 
-    /// Connects to a TCP port of the sandbox's loopback, whatever its network is. `PortClosed` at
-    /// once if nobody listens. Nothing is sent or closed on the way: the bytes are the caller's. Only of a runtime
-    /// with `ports`.
+    /// Connects to a TCP port of the sandbox's loopback, whatever its network is. `PortClosed` at once if nobody
+    /// listens. Nothing is added to the bytes of the caller. Only for a runtime with `ports`.
     async fn dial(&self, port: u16) -> Result<Box<dyn ByteStream>, GuestError> {
         let _ = port;
         Err(GuestError::Unsupported { what: "be connected to by port" })

@@ -1,6 +1,6 @@
-//! A connection to the guest: one operation. Both halves of an exec share it, so what is written is
-//! collected under a lock and sent as far as the socket takes it; whoever waits next sends the rest.
-//! No task of its own, and no message is ever cut by a dropped future.
+//! A connection to the guest: one operation. Both halves of an exec share it, so output is collected under a lock and
+//! sent as far as the socket takes it; the next waiter sends the rest. There is no separate task, and a dropped future
+//! never truncates a message.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -18,15 +18,15 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
 
-/// How much one read takes in.
+/// Size of one read.
 pub(super) const READ_LEN: usize = 16 * 1024;
 
 pub(super) struct Link {
     stream: UnixStream,
     state: Mutex<State>,
-    /// More stdin is wanted, or none ever again.
+    /// More stdin is wanted, or never again.
     stdin_changed: Notify,
-    /// Somebody stopped waiting before all was sent.
+    /// A waiter stopped before everything was sent.
     unsent_left: Notify,
 }
 
@@ -58,12 +58,12 @@ impl Link {
         Ok(link)
     }
 
-    /// The bare connection, once nothing waits to be sent.
+    /// The bare connection, once all data is sent.
     pub fn into_stream(self) -> UnixStream {
         self.stream
     }
 
-    /// A connection that stands, and on which nothing waits to be sent.
+    /// An established connection without unsent data.
     pub fn over(socket: std::os::unix::net::UnixStream) -> io::Result<Self> {
         let state = State { out: Vec::new(), sent: 0, stdin: StdinState::Closed };
         Ok(Self {
@@ -75,12 +75,11 @@ impl Link {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it holds the lock.
+        // No code panics while it holds the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for bytes and feeds them to the reader; sends on the way what waits to be sent.
-    /// `Ok(0)` is the end. Cancel-safe.
+    /// Waits for bytes and feeds them to the reader; also sends unsent data. `Ok(0)` is the end. Cancel-safe.
     pub async fn receive(&self, reader: &mut FrameReader, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let interest = match self.state().has_unsent() {
@@ -103,7 +102,7 @@ impl Link {
         }
     }
 
-    /// The same for the first answer, with which a descriptor may come; of several the last is kept.
+    /// The same for the first answer, which may include a descriptor; of several the last is kept.
     pub async fn receive_with_descriptor(
         &self,
         reader: &mut FrameReader,
@@ -126,15 +125,15 @@ impl Link {
         }
     }
 
-    /// Adds a message and sends it if the socket has room now; else the next wait does.
+    /// Queues a message and sends it if the socket has room now; otherwise the next wait does.
     pub fn say(&self, message: &ToGuest) {
         let mut state = self.state();
         encode(message, &mut state.out);
-        // A broken connection is noticed, and told, where it is read.
+        // The reader notices and reports a broken connection.
         let _ = state.send(&self.stream);
     }
 
-    /// Waits until all is sent.
+    /// Waits until everything is sent.
     async fn flush(&self) -> io::Result<()> {
         let leaving = Leaving(self);
         let mut result = self.state().send(&self.stream);
@@ -146,12 +145,12 @@ impl Link {
         result
     }
 
-    /// Stdin is a pipe of which the guest has `offset` bytes and wants some up to `up_to`.
+    /// Stdin is a pipe of which the guest has `offset` bytes and wants more up to `up_to`.
     pub fn open_stdin(&self, offset: u64, up_to: u64) {
         self.state().stdin = StdinState::Open { sent: offset, up_to };
     }
 
-    /// How much of stdin was sent, by this connection and those before; `None` once it is closed.
+    /// How much of stdin was sent, by this and earlier connections; `None` once it is closed.
     pub fn stdin_sent(&self) -> Option<u64> {
         match self.state().stdin {
             StdinState::Open { sent, .. } => Some(sent),
@@ -167,7 +166,7 @@ impl Link {
         self.stdin_changed.notify_waiters();
     }
 
-    /// No more stdin: its end was said, or the exec is over.
+    /// No more stdin: it was ended, or the exec has ended.
     pub fn close_stdin(&self) {
         self.state().stdin = StdinState::Closed;
         self.stdin_changed.notify_waiters();
@@ -188,14 +187,13 @@ impl Link {
         }
     }
 
-    /// Says a new size of the terminal, and waits until it is sent: whoever has many to say does not
-    /// fill our memory with them.
+    /// Sends a new terminal size, and waits until it is sent, so that a fast caller does not fill our memory.
     pub async fn resize(&self, size: TerminalSize) -> io::Result<()> {
         encode(&ToGuest::Resize(size), &mut self.state().out);
         self.flush().await
     }
 
-    /// Says the end of stdin, once.
+    /// Ends stdin, once.
     pub async fn end_stdin(&self) -> io::Result<()> {
         {
             let mut state = self.state();
@@ -239,7 +237,7 @@ impl State {
     }
 }
 
-/// Wakes whoever reads, to send the rest, when a writer's future is dropped before it was done.
+/// Wakes the reader, to send the rest, when a writer's future is dropped before it was done.
 struct Leaving<'a>(&'a Link);
 
 impl Drop for Leaving<'_> {
@@ -250,7 +248,7 @@ impl Drop for Leaving<'_> {
     }
 }
 
-/// Receives bytes and at most one descriptor; the kernel closes what else may have come.
+/// Receives bytes and at most one descriptor; the kernel closes any others.
 fn receive_one(
     stream: &UnixStream,
     buffer: &mut [u8],

@@ -1,5 +1,5 @@
-//! Programs of ours that a guest runs without there being a file of them in its sandbox. A guest is given one when it
-//! says that it does not have it, and keeps it for as long as it lives.
+//! Our own programs, which a guest runs without a file in its sandbox. The guest receives one when it reports that it
+//! does not have it, and keeps it for its lifetime.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,10 +9,10 @@ use guest_proto::{CHUNK_MAX, ToGuest, encode};
 
 use sandkeep_sys::sealed;
 
-/// What processes that run the toolbox are called.
+/// The process name of the toolbox.
 pub const TOOLBOX_NAME: &str = "sandkeep-toolbox";
 
-/// What works on files inside.
+/// The program for file operations inside.
 pub static TOOLBOX: Program = Program::new(TOOLBOX_NAME, sandkeep_embedded::TOOLBOX);
 
 pub struct Program {
@@ -23,7 +23,7 @@ pub struct Program {
 
 struct Prepared {
     name: String,
-    /// One for all sandboxes, so that it is in memory once, and on nobody's account but the daemon's.
+    /// One for all sandboxes, so that it is in memory once, and accounted to the daemon.
     file: OwnedFd,
 }
 
@@ -32,12 +32,12 @@ impl Program {
         Self { label, bytes, prepared: OnceLock::new() }
     }
 
-    /// The name that guests know it by: another one for every build.
+    /// The name that guests know it by: different for every build.
     pub fn name(&self) -> io::Result<&str> {
         Ok(&self.prepared()?.name)
     }
 
-    /// The program as a file that nobody can change.
+    /// The program as an immutable file.
     pub fn file(&self) -> io::Result<BorrowedFd<'_>> {
         Ok(self.prepared()?.file.as_fd())
     }
@@ -46,7 +46,7 @@ impl Program {
         self.bytes.len() as u64
     }
 
-    /// Its bytes, as a guest takes them that cannot be passed a descriptor.
+    /// Its bytes, for a guest that cannot receive a descriptor.
     pub(super) fn frames(&self) -> Vec<u8> {
         let mut frames = Vec::with_capacity(self.bytes.len() + self.bytes.len() / 1024);
         for chunk in self.bytes.chunks(CHUNK_MAX) {

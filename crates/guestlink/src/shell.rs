@@ -1,8 +1,8 @@
-//! The host's side of persistent shells. A command of a shell is an [`Execution`] like any other; its
-//! end says what became of the shell.
+//! The host's side of persistent shells. A command of a shell is an [`Execution`] like any other; its end has the state
+//! of the shell.
 //!
-//! A shell has one leaf, for as long as it is open; its commands share it. So whether a command ran
-//! out of memory is told by how the counter of the leaf has risen since it was sent.
+//! A shell has one leaf while it is open, shared by its commands. So whether a command ran out of memory is determined
+//! by the increase of the leaf's counter since it was sent.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -26,7 +26,7 @@ use sandkeep_core::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShellRequest {
     pub id: ShellId,
-    /// bash where there is one, else sh, if it is left open.
+    /// Default: bash if it exists, otherwise sh.
     pub program: Option<ShellProgram>,
     pub env: Vec<(String, String)>,
     pub cwd: Option<String>,
@@ -42,7 +42,7 @@ pub struct ShellExecRequest {
     pub shell: ShellId,
     pub command: String,
     pub stdin: Stdin,
-    /// From its own start, not from when it began to wait for its turn.
+    /// From its own start, not from when it was queued.
     pub timeout: Option<Duration>,
 }
 
@@ -57,11 +57,11 @@ pub struct KnownShell {
     pub created: SystemTime,
 }
 
-/// What the end of a command says about its shell.
+/// The shell's state at the end of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct InShell {
     pub fate: ShellFate,
-    /// How much of what background jobs wrote before this command was thrown away.
+    /// The amount of discarded output of background jobs before this command.
     pub skipped: Offsets,
 }
 
@@ -76,14 +76,14 @@ impl From<guest_proto::ShellEnd> for InShell {
     }
 }
 
-/// Who shells run as, as far as it is known here. Whoever opened one knows; of those that an earlier
-/// daemon opened the guest is asked once.
+/// The users of shells, as far as known here. The user of a new shell is known; for those of an earlier daemon the
+/// guest is asked once.
 #[derive(Default)]
 pub(super) struct ShellUsers(Mutex<HashMap<ShellId, String>>);
 
 impl ShellUsers {
     fn known(&self) -> MutexGuard<'_, HashMap<ShellId, String>> {
-        // Nothing panics while it holds the lock.
+        // No code panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -140,7 +140,7 @@ impl GuestClient {
             other => return Err(unexpected(other)),
         };
         for shell in &listed {
-            // An id that is not ours was not given by a sandkeep; there is nothing to do with it.
+            // An id in another format is not from a sandkeep, and is ignored.
             let Ok(id) = shell.shell_id.parse::<ShellId>() else { continue };
             if !self.leaves.holds(&id) {
                 self.adopt(&id, &shell.leaf_name);

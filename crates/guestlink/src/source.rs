@@ -1,4 +1,4 @@
-//! Where a client gets its connections from: it connects to the guest, or the guest has dialed.
+//! Where a client gets its connections: it connects to the guest, or the guest has dialed.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -14,8 +14,8 @@ use sandkeep_home::GUEST_SOCKET;
 
 pub(super) enum Source {
     Socket {
-        /// `/proc/self/fd/<home>/guest.sock`, because the real path may be longer than a socket
-        /// address; valid as long as `home` is open.
+        /// `/proc/self/fd/<home>/guest.sock`, because the real path may be longer than a socket address; valid while
+        /// `home` is open.
         address: SocketAddrUnix,
         _home: OwnedFd,
     },
@@ -28,8 +28,8 @@ impl Source {
         Ok(Self::Socket { address: SocketAddrUnix::new(path)?, _home: home })
     }
 
-    /// A connection on which `request` was sent with the descriptors, in one call. Waits while there is
-    /// none to be had; the caller says for how long. An error: the guest is gone, and has seen nothing.
+    /// A connection on which `request` was sent with the descriptors, in one call. Waits while none is available; the
+    /// caller sets the time limit. An error: the guest is gone, and has received nothing.
     pub async fn open(&self, request: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<Link> {
         loop {
             let socket = match self {
@@ -37,7 +37,7 @@ impl Source {
                 Self::Dialed(dialed) => dialed.take().await?,
             };
             match (Link::begin(socket, request, descriptors).await, self) {
-                // Its guest closed it after it was looked at; there may be another.
+                // Its guest closed it after it was checked; there may be another.
                 (Err(error), Self::Dialed(_)) if is_closed(&error) => {}
                 (result, _) => return result,
             }

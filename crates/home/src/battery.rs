@@ -1,7 +1,7 @@
-//! What the escape battery found of each runtime: `<data>/batteries/<runtime>.json`, 0600, on disk when it is said.
+//! The results of the isolation tests of each runtime: `<data>/batteries/<runtime>.json`, 0600, durable.
 //!
-//! `doctor` writes it and a daemon reads it, each whenever it likes: a file is replaced whole, and the daemon looks
-//! again when it has changed. Nothing else passes between the two.
+//! `doctor` writes it and a daemon reads it, each at any time: a file is replaced atomically, and the daemon reads it
+//! again when it has changed. There is no other communication between the two.
 
 use std::fs::{self, File};
 use std::io;
@@ -22,10 +22,10 @@ const BATTERIES: &str = "batteries";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// There was nothing to try it on.
+    /// A required resource does not exist.
     NotApplicable,
     Held,
-    /// It got somewhere, or could not be judged.
+    /// It succeeded, or could not be judged.
     Leaked,
 }
 
@@ -39,7 +39,7 @@ impl Verdict {
     }
 }
 
-/// One attempt to get out, or to take more than its share.
+/// One attempt to escape, or to exceed a limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = BatteryAttempt)]
 pub struct Attempted {
@@ -53,7 +53,7 @@ pub struct Attempted {
 /// Last result of `sandkeep doctor` for a runtime.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Battery {
-    /// `leaked` if any attempt did; the runtime is then not offered.
+    /// `leaked` if any attempt leaked; the runtime is then not offered.
     pub verdict: Verdict,
     /// RFC 3339.
     #[schema(value_type = String)]
@@ -70,7 +70,7 @@ pub struct Battery {
 }
 
 impl Battery {
-    /// What the attempts come to. One leak is enough.
+    /// The combined result of the attempts. One leak is enough.
     pub fn of(attempts: Vec<Attempted>, kernel: String, ran_at: Timestamp, took: Duration) -> Self {
         let count = |of| attempts.iter().filter(|attempt| attempt.verdict == of).count();
         let leaked = count(Verdict::Leaked);
@@ -87,19 +87,19 @@ impl Battery {
         }
     }
 
-    /// The names of the attempts that got somewhere.
+    /// The names of the attempts that leaked.
     pub fn leaks(&self) -> impl Iterator<Item = &str> {
         let leaked = self.attempts.iter().filter(|attempt| attempt.verdict == Verdict::Leaked);
         leaked.map(|attempt| attempt.name.as_str())
     }
 
-    /// The file for a runtime's result.
+    /// The file with a runtime's result.
     fn path(data: &Path, runtime: &str) -> PathBuf {
         data.join(BATTERIES).join(format!("{runtime}.json"))
     }
 
-    /// Leaves the result for the daemon of this data directory. It is on disk when this returns. The directory is made
-    /// if no daemon has made it yet.
+    /// Writes the result for the daemon of this data directory, durably. Creates the directory if no daemon has done so
+    /// yet.
     pub fn write(&self, data: &Path, runtime: &str) -> io::Result<()> {
         data_dir::make_private(data)?;
         let dir = data.join(BATTERIES);
@@ -115,7 +115,7 @@ impl Battery {
         file::sync(data)
     }
 
-    /// `None` if the battery never ran.
+    /// `None` if the tests never ran.
     pub fn read(data: &Path, runtime: &str) -> io::Result<Option<Self>> {
         match fs::read(Self::path(data, runtime)) {
             Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),
@@ -124,14 +124,14 @@ impl Battery {
         }
     }
 
-    /// What is different when the result is.
+    /// Changes whenever the result does.
     pub fn stamp(data: &Path, runtime: &str) -> Option<BatteryStamp> {
         let found = fs::metadata(Self::path(data, runtime)).ok()?;
         Some(BatteryStamp { inode: found.ino(), changed: found.modified().ok()? })
     }
 }
 
-/// Tells one result from another without reading it.
+/// Identifies a result without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatteryStamp {
     inode: u64,

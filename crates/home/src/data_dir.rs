@@ -1,4 +1,4 @@
-//! The data directory as the one daemon that uses it holds it.
+//! The data directory, as held by the one daemon that uses it.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -13,7 +13,7 @@ use super::secret::Secret;
 use super::{Home, INSTANCE, LOCK, QUARANTINE, SANDBOXES};
 use sandkeep_core::SandboxId;
 
-/// The random id of a data directory: it tells this instance's sandboxes from another's.
+/// The random id of a data directory: it distinguishes this instance's sandboxes from another's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance(String);
 
@@ -21,7 +21,7 @@ impl Instance {
     const LEN: usize = 16;
 
     fn random() -> Self {
-        // The letters of a sandbox id are as random as any; its prefix is not.
+        // The random part of a sandbox id, without its prefix.
         let id = SandboxId::random();
         let random = &id.as_str()[SandboxId::PREFIX.len()..];
         Self(random[..Self::LEN].to_owned())
@@ -53,7 +53,7 @@ impl Instance {
 /// Why a data directory cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
-    /// Another daemon has it.
+    /// Another daemon uses it.
     #[error("another sandkeep{} uses {path}", pid.map(|p| format!(" (pid {p})")).unwrap_or_default())]
     InUse { path: String, pid: Option<u32> },
 
@@ -65,19 +65,19 @@ pub enum DataDirError {
     },
 }
 
-/// A data directory, checked and locked. The lock goes when this is dropped.
+/// A data directory, checked and locked. Dropping it releases the lock.
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
     instance: Instance,
     secret: Secret,
     boot_id: String,
-    /// Holds the lock, and our pid.
+    /// Holds the lock, and contains our pid.
     lock: File,
 }
 
 impl Drop for DataDir {
-    /// Nobody shall take the number for a daemon that runs.
+    /// The pid must not be mistaken for that of a running daemon.
     fn drop(&mut self) {
         if let Err(error) = self.lock.set_len(0) {
             tracing::debug!(%error, "the lock keeps our pid");
@@ -86,11 +86,11 @@ impl Drop for DataDir {
 }
 
 impl DataDir {
-    /// Makes the directory if there is none, checks that it is ours alone, and locks it.
+    /// Creates the directory if necessary, checks that only we have access, and locks it.
     pub fn open(path: &Path) -> Result<Self, DataDirError> {
         let unusable = |source| DataDirError::Unusable { path: path.display().to_string(), source };
         make_private(path).map_err(unusable)?;
-        // Only an absolute path still means the same once somebody changes directory.
+        // Only an absolute path stays valid when the working directory changes.
         let path = fs::canonicalize(path).map_err(unusable)?;
         let lock = lock(&path)?;
         let instance = Instance::read(&path)
@@ -112,17 +112,17 @@ impl DataDir {
         &self.instance
     }
 
-    /// What only this instance can sign with.
+    /// The key for this instance's signatures.
     pub fn secret(&self) -> &Secret {
         &self.secret
     }
 
-    /// Which boot of the host this is.
+    /// The host's boot id.
     pub fn boot_id(&self) -> &str {
         &self.boot_id
     }
 
-    /// Where the homes are.
+    /// The directory of the homes.
     pub fn sandboxes(&self) -> PathBuf {
         self.path.join(SANDBOXES)
     }
@@ -131,7 +131,7 @@ impl DataDir {
         Home::new(&self.path, id.clone(), self.instance.as_str().to_owned())
     }
 
-    /// The ids of all homes there are. What has no id for a name is not ours and left alone.
+    /// The ids of all homes. Other names are not ours and left alone.
     pub fn homes(&self) -> io::Result<Vec<SandboxId>> {
         let mut ids = Vec::new();
         for entry in fs::read_dir(self.sandboxes())? {
@@ -141,7 +141,7 @@ impl DataDir {
         Ok(ids)
     }
 
-    /// Puts a home aside, for a person to look at, and says where it is now.
+    /// Moves a home aside for manual inspection, and returns its new path.
     pub fn quarantine(&self, home: &Home) -> io::Result<PathBuf> {
         let name = home.path().file_name().expect("a home is named after its sandbox");
         let aside = self.path.join(QUARANTINE);
@@ -158,7 +158,7 @@ impl DataDir {
 
 #[cfg(any(test, feature = "in-tests"))]
 impl DataDir {
-    /// As if the host had started anew.
+    /// Simulates a reboot of the host.
     pub fn pretend_boot(&mut self, boot_id: &str) {
         self.boot_id = boot_id.to_owned();
     }
@@ -172,8 +172,8 @@ fn new_instance(path: &Path) -> io::Result<Instance> {
     Ok(instance)
 }
 
-/// Makes a directory that only we can enter, or checks that an existing one is ours. One that
-/// others could write to may hold what they planted, so it is refused rather than mended.
+/// Creates a directory that only we can enter, or checks that an existing one is ours. One that others could write to
+/// may contain planted files, so it is refused and not repaired.
 pub(super) fn make_private(path: &Path) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
@@ -221,7 +221,7 @@ fn lock(data: &Path) -> Result<File, DataDirError> {
         }
         Err(errno) => return Err(unusable(errno.into())),
     }
-    // The pid is for people; the lock itself is what counts, so it need not be durable.
+    // The pid is for people; only the lock counts, so the pid need not be durable.
     let write = |file: &mut File| {
         file.set_len(0)?;
         writeln!(file, "{}", std::process::id())
@@ -236,14 +236,14 @@ fn read_pid(file: &mut File) -> Option<u32> {
     text.trim_end().parse().ok()
 }
 
-/// The pid of the daemon that has the lock now, if one has.
+/// The pid of the daemon that holds the lock, if any.
 pub(super) fn locked_by(data: &Path) -> io::Result<Option<u32>> {
     let mut file = match File::open(data.join(LOCK)) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    // A shared lock, so that two onlookers do not take each other for a daemon.
+    // A shared lock, so that two read-only processes do not mistake each other for a daemon.
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
         Ok(()) => Ok(None),
         Err(Errno::WOULDBLOCK) => Ok(read_pid(&mut file)),

@@ -1,6 +1,5 @@
-//! Writing a small file so that a reader sees the old or the new content, never a part; and, apart
-//! from that, making it survive a power cut. The end of the daemon alone takes nothing that was
-//! written.
+//! Writes a small file atomically: a reader sees the old or the new content. Separately, makes it survive a power loss.
+//! The end of the daemon alone never loses written data.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -16,12 +15,12 @@ pub(super) fn replace(dir: &Path, name: &str, content: &[u8]) -> io::Result<()> 
     fs::rename(&temporary, dir.join(name))
 }
 
-/// Where the content stands until it is whole.
+/// The name of the file while it is incomplete.
 pub(super) fn temporary(name: &str) -> String {
     format!("{name}.new")
 }
 
-/// Puts a file's content, or a directory's names, on disk.
+/// Syncs a file's content, or a directory's names, to disk.
 pub(super) fn sync(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }

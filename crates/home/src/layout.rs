@@ -1,7 +1,6 @@
-//! The layout of what is written of a sandbox, in `meta.json` and in its row alike: which version it
-//! has, and how an earlier one is read.
+//! The layout of a sandbox's records, in `meta.json` and in its row: the versions, and how earlier ones are read.
 //!
-//! | version | what it brought |
+//! | version | addition |
 //! |---|---|
 //! | 1 | labels in the spec |
 //! | 2 | `terms` (labels and timeouts, which can change), `began`, the slot and the profile |
@@ -10,7 +9,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// What this build writes. It reads all that came before; a later one is not ours to judge.
+/// The version that this build writes. It reads all earlier ones; a later one is not interpreted.
 pub const VERSION: u32 = 2;
 
 #[derive(Deserialize)]
@@ -18,7 +17,7 @@ struct Head {
     version: u32,
 }
 
-/// Why something that was written says nothing.
+/// Why a record cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Unread {
     #[error(transparent)]
@@ -32,7 +31,7 @@ pub fn read<T: DeserializeOwned>(content: &[u8]) -> Result<T, Unread> {
     read_value(serde_json::from_slice(content)?)
 }
 
-/// The same of what is parsed already.
+/// The same from parsed JSON.
 pub fn read_value<T: DeserializeOwned>(value: Value) -> Result<T, Unread> {
     let Head { version } = Head::deserialize(&value)?;
     match version {
@@ -42,7 +41,7 @@ pub fn read_value<T: DeserializeOwned>(value: Value) -> Result<T, Unread> {
     }
 }
 
-/// Version 1 as version 2 would have written it.
+/// Converts version 1 to version 2.
 fn second(mut first: Value) -> Value {
     let labels = first["spec"].get_mut("labels").map(Value::take).unwrap_or_else(|| json!({}));
     first["terms"] = json!({ "labels": labels });

@@ -1,36 +1,36 @@
-//! The data directory, and in it one directory per sandbox that the sandbox cannot see.
+//! The data directory, and in it one directory per sandbox that is invisible to the sandbox.
 //!
 //! ```text
 //! <data>/                    0700, locked by the one daemon that uses it
-//!   lock                     flock; holds the daemon's pid
+//!   lock                     flock; contains the daemon's pid
 //!   instance                 this directory's own random id
-//!   secret                   0600: what passes to ports are signed with
+//!   secret                   0600: the key that signs port tokens
 //!   registry.sqlite3         the state store
-//!   keys-required            there from the first API key on, for good
-//!   events/                  the log of events of this node
-//!   batteries/<runtime>.json what `doctor` last found of a runtime's isolation
+//!   keys-required            exists from the first API key on, permanently
+//!   events/                  the event log of this node
+//!   batteries/<runtime>.json `doctor`'s last results for a runtime's isolation
 //!   sandboxes/<id>/          one home per sandbox
-//!     meta.json              0600: whose it is and what it is, synced before launch
-//!     activity.json          when it was last used, as the reaper noted it down
-//!     guest.sock             where the guest listens
-//!     door/                  what a container sees of it: the guest, and the socket that it dials
+//!     meta.json              0600: its owner and its spec, synced before launch
+//!     activity.json          when it was last used, recorded by the reaper
+//!     guest.sock             the guest's listening socket
+//!     door/                  the part visible in a container: the guest, and the socket that it dials
 //!     execs/                 the journals of its execs
-//!     snapshots.json         a copy of what the registry says of its snapshots
-//!     timeline[.1]           its own part of the log of events, a line each
-//!     start-up               that its template's start is due, and as which exec
-//!     listening.json         which sockets of the host lead to which of its ports
-//!   quarantine/<name>        homes that could not be read; nothing deletes them
+//!     snapshots.json         a copy of the registry's records of its snapshots
+//!     timeline[.1]           its own part of the event log, one event per line
+//!     start-up               its template's start command is due, with the exec's id
+//!     listening.json         which sockets of the host forward to which of its ports
+//!   quarantine/<name>        homes that could not be read; never deleted automatically
 //!   storage/…                the storage's own
 //!   host/{etc,empty}         the shared parts of the `host` template
 //!   guest                    the guest's program, for containers
 //!   podman-root/             the empty root of Podman's containers
-//!   podman-seccomp.json      the system calls that they may make
+//!   podman-seccomp.json      their seccomp filter
 //! ```
 //!
-//! `meta.json` is what makes the registry replaceable: without a row, a `ready` sandbox is adopted
-//! from it, a `creating` or `destroying` one is removed.
+//! `meta.json` makes the registry replaceable: a `ready` sandbox without a row is adopted from it, a `creating` or
+//! `destroying` one is removed.
 //!
-//! Everything here blocks; the broker calls it from threads that may.
+//! Everything here blocks; the broker calls it from threads that may block.
 
 mod battery;
 mod data_dir;
@@ -55,11 +55,11 @@ pub use survey::{Survey, SurveyedHome, survey};
 
 /// The registry, in the data directory.
 pub const REGISTRY: &str = "registry.sqlite3";
-/// Its presence means that nobody is served without a credential.
+/// If this exists, every request needs credentials.
 pub const KEYS_REQUIRED: &str = "keys-required";
-/// Where the guest listens, in the sandbox's home.
+/// The guest's listening socket, in the sandbox's home.
 pub const GUEST_SOCKET: &str = "guest.sock";
-/// Which sandboxes there are, where the daemon has no control groups to say so.
+/// Records which sandboxes exist, if the daemon has no cgroups for that.
 pub const MADE: &str = "made";
 
 const LOCK: &str = "lock";

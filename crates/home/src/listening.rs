@@ -1,6 +1,6 @@
-//! Which sockets of the host lead to which ports of a sandbox, so that the next daemon opens the same.
-//! It is a wish, not a record of anything that must be cleared away: a lost or torn file costs only
-//! that somebody has to ask again.
+//! Which sockets of the host forward to which ports of a sandbox, so that the next daemon opens the same ones. It is
+//! not a record of anything that must be cleaned up: if the file is lost or torn, the sockets only have to be requested
+//! again.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ use sandkeep_core::Port;
 
 const LISTENING: &str = "listening.json";
 
-/// A socket of the host, by its port, and the port of the sandbox that it leads to.
+/// A socket of the host, by its port, and the sandbox port that it forwards to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listening {
     pub port: Port,

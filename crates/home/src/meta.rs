@@ -1,4 +1,4 @@
-//! `meta.json`: all that is needed to adopt a sandbox without its registry row.
+//! `meta.json`: everything needed to adopt a sandbox without its registry row.
 
 use std::io;
 use std::path::Path;
@@ -9,15 +9,15 @@ use super::layout::{self, Unread, VERSION};
 use sandkeep_core::api::ForkPoint;
 use sandkeep_core::{Labels, Moment, Owner, SandboxId, SandboxName, SlotName, Spec, Terms};
 
-/// How far the sandbox has come, as far as its files go.
+/// The progress of the sandbox, as far as its files are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Half-made; nobody was promised it.
+    /// Incomplete; no caller was promised it.
     Creating,
     /// Only a recorded destroy may remove it.
     Ready,
-    /// Its destruction was asked for.
+    /// A destroy was requested.
     Destroying,
 }
 
@@ -25,14 +25,14 @@ pub enum Phase {
 pub struct Meta {
     version: u32,
     pub id: SandboxId,
-    /// The data directory it was made in.
+    /// The data directory it was created in.
     pub instance: String,
-    /// The boot of the host in which it last started.
+    /// The host's boot id at its last start.
     pub boot_id: String,
     pub created_at: jiff::Timestamp,
     pub spec: Spec,
     pub terms: Terms,
-    /// From when its timeout counts: the creation, the last start or the last keepalive.
+    /// The start of its timeout: the creation, the last start or the last keepalive.
     pub began: Moment,
     pub owner: Owner,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -51,7 +51,7 @@ pub struct Meta {
     pub turn: u64,
 }
 
-/// Why a meta.json says nothing.
+/// Why a meta.json cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreadable {
     #[error("meta.json cannot be read: {0}")]
@@ -76,7 +76,7 @@ impl From<Unread> for Unreadable {
 }
 
 impl Meta {
-    /// The metadata of a sandbox that is being made, on the plainest terms.
+    /// The metadata of a new sandbox, with default terms.
     pub fn new(id: SandboxId, labels: Labels, spec: Spec, boot_id: String) -> Self {
         let created_at = jiff::Timestamp::now();
         Self {

@@ -1,16 +1,15 @@
 //! One sandbox's own directory.
 //!
-//! How durable `meta.json` is follows from who else knows. The end of the daemon takes nothing that
-//! was written, so every write survives that without a sync. After a power cut, when nothing runs any
-//! more, the row in the registry, durable before any side effect, says what there was, and a torn file
-//! is written anew from it. So the file must be on disk only for the day when the registry itself is
-//! lost:
+//! The required durability of `meta.json` follows from the other records. The end of the daemon never loses written
+//! data, so no write needs a sync for that. After a power loss, when nothing runs any more, the registry's row, durable
+//! before any side effect, says what existed, and a torn file is rewritten from it. So the file must be on disk only in
+//! case the registry itself is lost:
 //!
-//! - `creating`: the content is synced before launch, beside the making of the volume, so that nothing
-//!   ever runs whose owner is known to the page cache alone;
-//! - `ready`: in place before anybody is told that the sandbox exists, and synced, name and all, right
-//!   after: the answer need not wait for a second copy of what the registry has just made durable;
-//! - `destroying`: never synced; its row is, and the file is about to go.
+//! - `creating`: the content is synced before launch, concurrently with creating the volume, so that the owner of a
+//!   running sandbox is never known to the page cache alone;
+//! - `ready`: written before any caller learns that the sandbox exists, and synced, including its name, right after:
+//!   the answer need not wait for a second copy of what the registry has just made durable;
+//! - `destroying`: never synced; its row is, and the file is about to be removed.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -33,13 +32,13 @@ pub struct Home {
     instance: String,
 }
 
-/// What a home says.
+/// The state of a home.
 #[derive(Debug)]
 pub enum HomeState {
     Missing,
-    /// A create ended before its metadata was in place: nothing else was made.
+    /// A create ended before its metadata was in place: nothing else was created.
     Empty,
-    /// It holds something, but nothing we can read.
+    /// It has content, but none that we can read.
     Unreadable(Unreadable),
     Known(Box<Meta>),
 }
@@ -54,7 +53,7 @@ impl Home {
         &self.path
     }
 
-    /// Makes the directory, if it is not there, and writes `meta`.
+    /// Creates the directory if necessary, and writes `meta`.
     pub fn create(&self, meta: &Meta) -> io::Result<()> {
         make_directory(&self.path)?;
         self.write(meta)
@@ -66,35 +65,35 @@ impl Home {
         file::replace(&self.path, META, &meta.content())
     }
 
-    /// Puts the content of the metadata on disk.
+    /// Syncs the content of the metadata.
     pub fn sync_meta(&self) -> io::Result<()> {
         file::sync(&self.path.join(META))
     }
 
-    /// Puts all on disk that leads to the metadata: content, name, and the home's own name.
+    /// Syncs everything that leads to the metadata: content, name, and the home's own name.
     pub fn sync(&self) -> io::Result<()> {
         self.sync_meta()?;
         file::sync(&self.path)?;
         self.path.parent().map_or(Ok(()), file::sync)
     }
 
-    /// Notes down when the sandbox was last used. It is no part of the metadata: it changes often, is
-    /// never synced, and may be missing.
+    /// Records when the sandbox was last used. This is not part of the metadata: it changes often, is never synced, and
+    /// may be missing.
     pub fn note_activity(&self, last: &Moment) -> io::Result<()> {
         let content = serde_json::to_vec(last).map_err(io::Error::other)?;
         file::replace(&self.path, ACTIVITY, &content)
     }
 
-    /// When it was last used, as far as anybody noted it down.
+    /// When it was last used, if recorded.
     pub fn noted_activity(&self) -> Option<Moment> {
         let content = fs::read(self.path.join(ACTIVITY)).ok()?;
         serde_json::from_slice(&content).ok()
     }
 
-    /// A second copy of what is recorded of its snapshots, unsynced: the registry has the first.
+    /// A second copy of the records of its snapshots, unsynced: the registry has the first.
     pub fn keep_snapshots_copy(&self, content: &[u8]) -> io::Result<()> {
         match file::replace(&self.path, SNAPSHOTS, content) {
-            // There is no home to keep it in.
+            // There is no home to store it in.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             kept => kept,
         }
@@ -114,8 +113,8 @@ impl Home {
         }
     }
 
-    /// Only a home that holds nothing at all was certainly never finished: somebody may have
-    /// removed the metadata of another by hand.
+    /// Only a completely empty home was certainly never finished: the metadata of another may have been removed by
+    /// hand.
     fn without_meta(&self) -> HomeState {
         let entries = match fs::read_dir(&self.path) {
             Ok(entries) => entries,
@@ -136,9 +135,9 @@ impl Home {
         HomeState::Empty
     }
 
-    /// Removes the directory and all in it. `Ok` if there is none.
+    /// Removes the directory with its content. `Ok` if it does not exist.
     pub fn remove(&self) -> io::Result<()> {
-        // Somebody who was writing to it a moment ago may have added a file meanwhile, once.
+        // A concurrent writer may have added one more file meanwhile.
         match self.remove_once() {
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => self.remove_once(),
             removed => removed,
@@ -146,7 +145,7 @@ impl Home {
     }
 
     fn remove_once(&self) -> io::Result<()> {
-        // The metadata goes last: a removal that a crash cuts short is still known as `destroying`.
+        // The metadata goes last, so that after a crash the removal is still known as `destroying`.
         let entries = match fs::read_dir(&self.path) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -166,8 +165,8 @@ impl Home {
     }
 }
 
-/// Makes the directory of a home. A runtime that keeps something there may be faster than whoever writes the
-/// metadata, so one that is there is fine.
+/// Creates the directory of a home. A runtime that stores something there may be faster than the writer of the
+/// metadata, so an existing one is fine.
 pub fn make_directory(home: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(home) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),

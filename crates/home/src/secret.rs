@@ -1,4 +1,4 @@
-//! The secret of a data directory: what only this instance can sign, only this instance accepts.
+//! The signing key of a data directory: only this instance can create its signatures, and it accepts no others.
 
 use std::fs;
 use std::io;
@@ -17,8 +17,8 @@ impl Secret {
         &self.0
     }
 
-    /// The secret of this directory, made if there is none. One that a power cut tore is replaced: what
-    /// it had signed is then refused, which is all that its loss may cost.
+    /// The key of this directory, created if it does not exist. One that was torn by a power loss is replaced: its
+    /// signatures are then refused, which is the only consequence.
     pub(super) fn of(data: &Path) -> io::Result<Self> {
         match fs::read(data.join(SECRET)) {
             Ok(bytes) => match bytes.try_into() {

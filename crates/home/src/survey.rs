@@ -1,5 +1,4 @@
-//! A look at a data directory that takes no lock and changes nothing: for `doctor`, beside a
-//! running daemon.
+//! A read-only scan of a data directory without locking: for `doctor`, beside a running daemon.
 
 use std::fs;
 use std::io;
@@ -9,7 +8,7 @@ use super::data_dir::locked_by;
 use super::{Home, HomeState, Instance, Phase, QUARANTINE, SANDBOXES, Unreadable};
 use sandkeep_core::SandboxId;
 
-/// What a data directory holds.
+/// The content of a data directory.
 #[derive(Debug)]
 pub struct Survey {
     /// `None`: no daemon ever used it.
@@ -17,9 +16,9 @@ pub struct Survey {
     /// The daemon that uses it now.
     pub daemon_pid: Option<u32>,
     pub homes: Vec<SurveyedHome>,
-    /// Names among the homes that are no sandbox ids.
+    /// Names among the homes that are not sandbox ids.
     pub strange: Vec<String>,
-    /// Homes put aside because they could not be read.
+    /// Homes moved aside because they could not be read.
     pub quarantined: Vec<String>,
 }
 
@@ -29,8 +28,8 @@ pub struct SurveyedHome {
     pub phase: Result<Phase, Unreadable>,
 }
 
-/// Looks at the data directory `data`. The daemon goes on meanwhile, so a home may be gone again
-/// when the caller looks for what belongs to it: look twice before calling anything a leak.
+/// Scans the data directory `data`. The daemon keeps working meanwhile, so a home may be gone again when the caller
+/// looks for its resources: check twice before calling anything a leak.
 pub fn survey(data: &Path) -> io::Result<Survey> {
     let instance = Instance::read(data)?;
     let sandboxes = data.join(SANDBOXES);
@@ -55,7 +54,7 @@ pub fn survey(data: &Path) -> io::Result<Survey> {
     Ok(Survey { instance, daemon_pid: locked_by(data)?, homes, strange, quarantined })
 }
 
-/// The names in a directory, in order; none if it is not there.
+/// The names in a directory, sorted; none if it does not exist.
 pub fn names(dir: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,

@@ -1,8 +1,8 @@
-//! What happened to a sandbox, a line each, in its home. It is copied from the log of events, which forgets sooner, and
-//! never synced.
+//! The history of a sandbox, one event per line, in its home. It is copied from the event log, which is trimmed sooner,
+//! and never synced.
 //!
-//! A file that is full becomes the one before, in place of the earlier one before: so the last of what happened is
-//! kept, at least one file of it, and never more than two.
+//! A full file replaces the previous one: so at least one file of the most recent events is kept, and never more than
+//! two.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -14,7 +14,7 @@ use sandkeep_core::limits::TIMELINE_FILE_MAX_BYTES;
 const NOW: &str = "timeline";
 const BEFORE: &str = "timeline.1";
 
-/// Adds a line. It is nothing where there is no home.
+/// Appends a line. Does nothing if there is no home.
 pub fn append(home: &Path, line: &[u8]) -> io::Result<()> {
     let path = home.join(NOW);
     let mut options = OpenOptions::new();
@@ -29,12 +29,12 @@ pub fn append(home: &Path, line: &[u8]) -> io::Result<()> {
     file.write_all(&[line, b"\n"].concat())
 }
 
-/// All lines, the oldest first.
+/// All lines, oldest first.
 pub fn read(home: &Path) -> io::Result<Vec<u8>> {
     let mut lines = Vec::new();
     for name in [BEFORE, NOW] {
         match File::open(home.join(name)) {
-            // A line may be longer than what is left to the bound, once.
+            // A line may exceed the remaining space, once.
             Ok(file) => file.take(2 * TIMELINE_FILE_MAX_BYTES).read_to_end(&mut lines)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),

@@ -1,14 +1,14 @@
-//! Files that a build copies: from what came with the build file, or from another tree, to a place in the tree
-//! that is built. What comes of it is an archive, to be applied like any layer.
+//! Files that a build copies: from the build context, or from another tree, to a place in the tree being built. The
+//! result is an archive, applied like any layer.
 //!
 //! ```text
-//! Files: Context (an index of the archive that was sent)
+//! Files: Context (an index of the uploaded archive)
 //!        View    (the layers of a stage or an image)       ─▶ Plan ─▶ archive ─▶ layer
-//!                                                               └──▶ what a key is made of
+//!                                                               └──▶ input of the cache key
 //! ```
 //!
-//! Neither tree is trusted. Links are followed within them, and never out; nothing of either is executed.
-//! What is there already stays as it is: a directory that exists is copied into, and keeps its mode and owner.
+//! Neither tree is trusted. Links are followed within them, and never out; nothing in them is executed. Existing
+//! entries stay as they are: an existing directory is copied into, and keeps its mode and owner.
 
 mod context;
 mod owner;
@@ -31,22 +31,22 @@ pub use plan::{Plan, Planner};
 
 /// Where files are copied from.
 pub trait Files: Send + Sync {
-    /// What a path without links in it is.
+    /// The entry at a path without links.
     fn look(&self, path: &TreePath) -> io::Result<Option<Seen>>;
 
-    /// The path without links in it, its last name included; none leads out.
+    /// The path with all links resolved, including its last name; none leads outside.
     fn resolve(&self, path: &TreePath) -> io::Result<Option<TreePath>>;
 
-    /// What is in a directory, in the order of the names' bytes.
+    /// The names in a directory, in byte order.
     fn names(&self, directory: &TreePath) -> io::Result<Vec<Vec<u8>>>;
 
     fn open(&self, file: &TreePath) -> io::Result<Box<dyn Read + Send>>;
 
-    /// Of a file's bytes.
+    /// The digest of a file's content.
     fn digest(&self, file: &TreePath) -> io::Result<Digest>;
 }
 
-/// What is at a path.
+/// The entry at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub kind: SeenKind,

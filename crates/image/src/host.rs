@@ -1,8 +1,7 @@
-//! The `host` template: a safe part of the host's own system, with no set-up.
+//! The `host` template: a safe part of the host's own system, without set-up.
 //!
-//! `/usr` without `/usr/local`, and an `/etc` of our own, are shared read-only by all sandboxes.
-//! Everything else is the sandbox's volume, which starts as a handful of empty directories: making
-//! those is faster than any snapshot.
+//! `/usr` without `/usr/local`, and a generated `/etc`, are shared read-only by all sandboxes. Everything else is the
+//! sandbox's volume, which starts with a few empty directories: creating them is faster than any snapshot.
 
 mod etc;
 
@@ -40,7 +39,7 @@ const DIRECTORIES: [(&str, u32); 12] = [
     ("home/user", 0o755),
 ];
 
-/// Where programs are, besides /usr: links into it on most systems, directories on some.
+/// Program directories besides /usr: links into it on most systems, directories on some.
 const SYSTEM_PATHS: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 
 pub struct HostTemplate {
@@ -48,7 +47,7 @@ pub struct HostTemplate {
     skeleton: Arc<Skeleton>,
 }
 
-/// What a volume starts with.
+/// The initial content of a volume.
 struct Skeleton {
     /// Further mount points, for systems whose /bin is a directory.
     mount_points: Vec<&'static str>,
@@ -56,8 +55,8 @@ struct Skeleton {
 }
 
 impl HostTemplate {
-    /// Generates the shared parts beneath `data_dir`. Sandboxes that run keep the ones they started
-    /// with: a change of the host's files makes a new directory beside the old.
+    /// Generates the shared parts below `data_dir`. Running sandboxes keep those that they started with: if the host's
+    /// files change, a new directory is created beside the old one.
     pub fn prepare(data_dir: &Path) -> io::Result<Self> {
         let ours = data_dir.join("host");
         let empty = ours.join("empty");
@@ -122,7 +121,7 @@ impl Template for HostTemplate {
 }
 
 impl Skeleton {
-    /// Makes what is missing, so that it can be repeated after a crash.
+    /// Creates what is missing, so that it can be repeated after a crash.
     fn lay_out(&self, root: &Path, ids: Ids) -> io::Result<()> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let root = openat(CWD, root, flags, Mode::empty())?;
@@ -143,18 +142,18 @@ impl Skeleton {
         let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
         let no_follow = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
         match rustix::fs::chownat(&root, "home/user", Some(uid), Some(gid), no_follow) {
-            // A daemon that is not root has one id, and so has everything it makes.
+            // A non-root daemon has only one id, which owns everything that it creates.
             Err(rustix::io::Errno::PERM) if !rustix::process::geteuid().is_root() => Ok(()),
             result => Ok(result?),
         }
     }
 }
 
-/// Writes what the `/etc/hosts` of this template, which all sandboxes share, leads to.
+/// Writes the file that this template's shared `/etc/hosts` links to.
 pub(super) fn write_hosts(root: &Root, id: &SandboxId) -> io::Result<()> {
     let dir = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let own = openat(CWD, root.own_dir(), dir, Mode::empty())?;
-    // In a layer that a sandbox left it may be anything.
+    // In a layer captured from a sandbox it may be anything.
     let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     let flags =
         OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -165,7 +164,7 @@ pub(super) fn write_hosts(root: &Root, id: &SandboxId) -> io::Result<()> {
         Err(error) => return Err(error.into()),
     };
     root.ids().give_to_root(&own, host_name::SHARED_HOSTS)?;
-    // Not by the mode of open, which the umask narrows.
+    // Not by open's mode, which the umask restricts.
     rustix::fs::fchmod(&file, mode)?;
     (&file).write_all(host_name::hosts(id).as_bytes())
 }

@@ -1,11 +1,10 @@
-//! The name that a machine has for itself: the id of its sandbox, where programs look for it. A copy of a machine gets
-//! its own.
+//! A machine's own name, which is the id of its sandbox. A copy of a machine gets its own.
 //!
-//! The kernel's name is the runtime's work. What is in files is here: `/etc/hostname`, and the line of `/etc/hosts` by
-//! which the name leads to the machine itself, without which `sudo` and `hostname -f` complain.
+//! The kernel's host name is set by the runtime. This module handles the files: `/etc/hostname`, and the line of
+//! `/etc/hosts` that resolves the name to the machine itself, without which `sudo` and `hostname -f` complain.
 //!
-//! What a file says is ours to change only where it says nothing yet, or the id of a sandbox: that of the one
-//! whose files these were before. No link is followed: what lies there is the sandbox's.
+//! A file is changed only if it contains no name yet, or the id of a sandbox: the one that the files belonged to
+//! before. No link is followed, because the files belong to the sandbox.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -16,13 +15,13 @@ use rustix::io::Errno;
 
 use sandkeep_core::{SandboxId, limits};
 
-/// Where the `/etc/hosts` of a template that shares its `/etc` leads, beneath the root.
+/// The target of a shared `/etc/hosts`, relative to the root.
 pub(super) const SHARED_HOSTS: &str = "run/hosts";
 
-/// Where the name may be in the files of a sandbox.
+/// Files of a sandbox that may contain the name.
 const PLACES: [&str; 3] = ["etc/hostname", "etc/hosts", SHARED_HOSTS];
 
-/// On an address of its own, so that the name is the first one of it, which is what `hostname -f` tells.
+/// On an address of its own, so that the name comes first for it, as `hostname -f` prints.
 pub(super) fn hosts(id: &SandboxId) -> String {
     format!("127.0.0.1\tlocalhost\n127.0.1.1\t{id}\n::1\tlocalhost\n")
 }
@@ -31,7 +30,7 @@ pub(super) fn host_name(id: &SandboxId) -> String {
     format!("{id}\n")
 }
 
-/// The same text with the name of this sandbox in the place of another's; `None` if it has none, or this one.
+/// The same text with this sandbox's name in place of another's; `None` if it contains none, or this one.
 pub(super) fn renamed(text: &str, id: &SandboxId) -> Option<String> {
     let new: String = text
         .split_inclusive(char::is_whitespace)
@@ -46,7 +45,7 @@ pub(super) fn renamed(text: &str, id: &SandboxId) -> Option<String> {
     (new != text).then_some(new)
 }
 
-/// Gives the files beneath a root the name of their new sandbox. Nothing may be using them.
+/// Gives the files below a root the name of their new sandbox. Nothing may be using them.
 pub(super) fn renew(root: impl AsFd, id: &SandboxId) -> io::Result<()> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
@@ -54,7 +53,7 @@ pub(super) fn renew(root: impl AsFd, id: &SandboxId) -> io::Result<()> {
         match openat2(&root, path, flags, Mode::empty(), beneath) {
             Ok(file) => rewrite(File::from(file), id)?,
             Err(error) if super::identity::is_not_there(error) => {}
-            // Nobody can write to what is there, as to a program that runs.
+            // The file cannot be written to, like a running program.
             Err(Errno::TXTBSY) => {}
             Err(error) => return Err(error.into()),
         }
@@ -70,7 +69,7 @@ fn rewrite(mut file: File, id: &SandboxId) -> io::Result<()> {
     file.write_all(new.as_bytes())
 }
 
-/// The text of a small regular file; `None` if it is something else.
+/// The text of a small regular file; `None` for anything else.
 pub(super) fn read(file: &mut File) -> io::Result<Option<String>> {
     let stat = fstat(&*file)?;
     let small = u64::try_from(stat.st_size).is_ok_and(|bytes| bytes <= limits::HOSTS_MAX_BYTES);

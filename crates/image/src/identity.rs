@@ -1,6 +1,7 @@
-//! What tells one machine from another and lies in files: a copy of a machine must not have it twice.
+//! Machine identity in files, which must not exist twice after copying a machine.
 //!
-//! All of it but the host's name (`host_name`) is gone or random. It is beneath one directory and no link is followed: what lies there is the sandbox's.
+//! Everything but the host name (`host_name`) is removed or randomized. Only entries below one directory are touched,
+//! and no link is followed, because the files belong to the sandbox.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -14,13 +15,13 @@ use rustix::io::Errno;
 use super::host_name;
 use sandkeep_core::SandboxId;
 
-/// Files that name the machine, as 32 hexadecimal digits and a line feed.
+/// Files with the machine id, as 32 hexadecimal digits and a line feed.
 const MACHINE_IDS: [&str; 2] = ["etc/machine-id", "var/lib/dbus/machine-id"];
-/// Directories with what random numbers begin with after a start, and the name of it.
+/// Directories with the random seed for the next boot, and its file name.
 const RANDOM_SEEDS: [(&str, &str); 2] =
     [("var/lib/systemd", "random-seed"), ("var/lib/urandom", "random-seed")];
 
-/// Gives the files beneath `root` the identity of a new sandbox, as far as they have one. Nothing may be using them.
+/// Gives the files below `root` the identity of a new sandbox, as far as they contain one. Nothing may be using them.
 pub fn renew(root: &Path, id: &SandboxId) -> io::Result<()> {
     let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = openat(CWD, root, directory, Mode::empty())?;
@@ -47,7 +48,7 @@ pub fn renew(root: &Path, id: &SandboxId) -> io::Result<()> {
     Ok(())
 }
 
-/// An empty file means that the machine has no id yet, and something else is none.
+/// An empty file means that the machine has no id yet; other content is not an id.
 fn write_machine_id(mut file: File) -> io::Result<()> {
     let stat = fstat(&file)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_size == 0 {
@@ -59,7 +60,7 @@ fn write_machine_id(mut file: File) -> io::Result<()> {
     file.write_all(format!("{}\n", hex::encode(bytes)).as_bytes())
 }
 
-/// There is no such file, or what has its name is none that we would write to.
+/// The file does not exist, or is of a kind that we never write to.
 pub(super) fn is_not_there(error: Errno) -> bool {
     matches!(
         error,
@@ -85,7 +86,7 @@ mod tests {
         fs::write(at("etc/machine-id"), &old).expect("a file");
         fs::write(at("etc/hostname"), "kept\n").expect("a file");
         fs::write(at("var/lib/systemd/random-seed"), "seed").expect("a file");
-        // A link stays a link, and what it leads to is not ours.
+        // A link stays a link, and its target is not ours.
         symlink("../../../etc/hostname", at("var/lib/dbus/machine-id")).expect("a link");
         renew(dir.path(), &SandboxId::random()).expect("renewed");
         let new = fs::read_to_string(at("etc/machine-id")).expect("a file");

@@ -1,5 +1,4 @@
-//! What an image is: layers, lowest first, and a config that says how its programs want to be run.
-//! The same whatever source it came from.
+//! An image: layers, lowest first, and a config that says how its programs should be run. The same for every source.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -15,10 +14,10 @@ mod config;
 
 pub use config::{ExposedPort, ImageConfig, Protocol};
 
-/// An image that can be taken over: what it is is known, its layers can be opened.
+/// An image that can be imported: its metadata is known, and its layers can be opened.
 #[derive(Clone, Debug)]
 pub struct Image {
-    /// The digest of its config, by which Docker knows an image, too.
+    /// The digest of its config, which Docker also uses as image id.
     pub id: Digest,
     pub config: ImageConfig,
     /// Lowest first.
@@ -26,7 +25,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// An image of one layer that says nothing about how it wants to be run.
+    /// An image with one layer and an empty config.
     pub fn of_one(layer: Layer) -> Self {
         let id = Digest::of(format!("an image of {}\n", layer.diff_id).as_bytes());
         Self { id, config: ImageConfig::default(), layers: vec![layer] }
@@ -36,7 +35,7 @@ impl Image {
 /// One layer of an image.
 #[derive(Clone)]
 pub struct Layer {
-    /// The digest of its uncompressed archive. Whoever applies the layer checks it.
+    /// The digest of its uncompressed archive, verified when the layer is applied.
     pub diff_id: Digest,
     pub blob: Arc<dyn Blob>,
 }
@@ -47,23 +46,23 @@ impl fmt::Debug for Layer {
     }
 }
 
-/// The bytes of a layer, compressed or not, wherever they are.
+/// The bytes of a layer, compressed or not, local or remote.
 ///
 /// # Behavior
-/// - May be opened more than once, and at the same time as others of the image.
-/// - What is opened is checked against the blob's own digest and size, if it has them, when it is read
-///   to its end. Whether it is the right layer only its diff id says.
+/// - May be opened more than once, and concurrently with others of the image.
+/// - The content is checked against the blob's own digest and size, if it has them, when it is read to its end. Whether
+///   it is the right layer is only known from its diff id.
 #[async_trait]
 pub trait Blob: Send + Sync {
-    /// How many bytes there are to read, if that is known beforehand.
+    /// The number of bytes, if known in advance.
     fn size_bytes(&self) -> Option<u64>;
 
-    /// Brings the bytes here if they are elsewhere, and opens them. `progress` is told how many are
-    /// here while they are brought. The reader blocks: read it where that may be.
+    /// Fetches the bytes if they are remote, and opens them. `progress` receives the number of fetched bytes. The
+    /// reader blocks: use it where that is allowed.
     async fn open(&self, progress: &Progress) -> Result<Box<dyn Read + Send>, ImageError>;
 }
 
-/// Is told how many bytes of something are done, now and then.
+/// Receives the number of processed bytes now and then.
 #[derive(Clone)]
 pub struct Progress(Arc<dyn Fn(u64) + Send + Sync>);
 
@@ -72,7 +71,7 @@ impl Progress {
         Self(Arc::new(listener))
     }
 
-    /// Nobody wants to know.
+    /// Discards everything.
     pub fn unheard() -> Self {
         Self::to(|_| {})
     }
@@ -82,7 +81,7 @@ impl Progress {
     }
 }
 
-/// What kind of machine an image is for.
+/// The platform of an image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Platform {
     pub os: String,
@@ -92,7 +91,7 @@ pub struct Platform {
 }
 
 impl Platform {
-    /// This machine's, in the words of images.
+    /// This machine's, with the names used in images.
     pub fn here() -> Self {
         let architecture = match std::env::consts::ARCH {
             "x86_64" => "amd64",
@@ -105,8 +104,8 @@ impl Platform {
         Self { os: "linux".to_owned(), architecture: architecture.to_owned(), variant: None }
     }
 
-    /// How well an image for this platform fits a machine, less being better, if at all. A variant asks
-    /// for more than every machine of its architecture has, unless it is the lowest.
+    /// How well an image for this platform suits a machine, lower is better; `None` if it does not. A variant needs
+    /// more than every machine of its architecture has, unless it is the lowest.
     pub fn fits(&self, machine: &Self) -> Option<u8> {
         if self.os != machine.os || self.architecture != machine.architecture {
             return None;
@@ -122,7 +121,7 @@ impl Platform {
         }
     }
 
-    /// Builders list what is no image (signatures, attestations) as `unknown/unknown`.
+    /// Builders list entries that are not images (signatures, attestations) as `unknown/unknown`.
     pub(super) fn is_known(&self) -> bool {
         self.os != "unknown" && self.architecture != "unknown"
     }
@@ -138,7 +137,7 @@ impl fmt::Display for Platform {
     }
 }
 
-/// Why something is no image that can be used here.
+/// Why something is not a usable image.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     #[error("{what} is not valid: {reason}")]
@@ -157,7 +156,7 @@ pub enum ImageError {
     SeveralImages { there: Vec<String> },
     #[error("{what} is missing")]
     Missing { what: String },
-    /// It can be read, but not as anything that can become an image.
+    /// It is readable, but not in a known image format.
     #[error("{what} is nothing that can be imported: {reason}")]
     Unknown { what: String, reason: String },
     #[error("cannot read {what}")]

@@ -1,9 +1,9 @@
-//! A template whose files are all in layers: an image, or what a sandbox left.
+//! A template whose files are all in layers: an image, or a captured sandbox.
 //!
-//! A sandbox of it sees nothing of the host, unless the image was made of a sandbox of a built-in template:
-//! then that template shows through as it did there. All that is written into the volume is what the image
-//! lacks: mount points, and the few files of /etc that a container engine would add. The image is not
-//! trusted, so no link of it is followed, and what it has is never replaced, but for the name of another sandbox.
+//! A sandbox of it sees nothing of the host, unless it was captured from a sandbox of a built-in template: then that
+//! template shows through as it did there. Only what the image lacks is written to the volume: mount points, and the
+//! few files of /etc that a container engine would add. The image is not trusted, so none of its links is followed, and
+//! its files are never replaced, except for the name of another sandbox.
 
 use std::fs::File;
 use std::io;
@@ -25,7 +25,7 @@ use sandkeep_core::{Privilege, SandboxId};
 use sandkeep_storage::StorageError;
 use sandkeep_tree::{Bind, Ids, MOUNT_POINTS, OPAQUE, Root, is_whiteout};
 
-/// Files of /etc that programs look for, and that images leave to whoever runs them.
+/// Files of /etc that programs expect, and that images leave to the engine.
 fn files(id: &SandboxId) -> [(&'static str, String); 3] {
     [
         ("hosts", host_name::hosts(id)),
@@ -40,7 +40,7 @@ pub struct ImageTemplate {
 }
 
 impl ImageTemplate {
-    /// `over` is the built-in template that shows through, if one does.
+    /// `over` is the built-in template that shows through, if any.
     pub fn new(name: &str, over: Option<Arc<dyn Template>>) -> Self {
         Self { name: name.to_owned(), over }
     }
@@ -59,7 +59,7 @@ impl Template for ImageTemplate {
     fn has_program(&self, name: &str) -> Found {
         match self.over.as_ref().map(|over| over.has_program(name)) {
             Some(Found::Yes) => Found::Yes,
-            // Its layers may have it.
+            // Its layers may contain it.
             Some(Found::No | Found::Unknown) | None => Found::Unknown,
         }
     }
@@ -74,7 +74,7 @@ impl Template for ImageTemplate {
         let what = format!("fill {}", root.own_dir().display());
         let fill = move || {
             for bind in binds.iter() {
-                // Those of several parts lie within another.
+                // Paths with several components are inside another one.
                 if let Some(name) = bind.target.to_str().filter(|name| !name.contains('/')) {
                     root.make_directory(name, 0o755)?;
                 }
@@ -96,15 +96,15 @@ impl Template for ImageTemplate {
     }
 }
 
-/// What the layers of a root have under `/etc/<name>`.
+/// What the layers of a root have at `/etc/<name>`.
 enum Seen {
-    /// Nothing, or a file with nothing in it, as engines leave behind where they mounted theirs.
+    /// Nothing, or an empty file, as engines leave behind at their mount points.
     Nothing,
     Text(String),
     Something,
 }
 
-/// Writes files into the volume's own part, where the image has nothing, or what another sandbox was called.
+/// Writes files to the volume's own part where the image has none, or where they contain another sandbox's name.
 fn add_to_etc(root: &Root, id: &SandboxId) -> io::Result<()> {
     let etc = Etc::open(root)?;
     let mut own = None;
@@ -132,7 +132,7 @@ fn make_own_etc(root: &Root, below: Option<&Stat>) -> io::Result<OwnedFd> {
     directory(&own, "etc")
 }
 
-/// Puts a file in the place of one that is empty, or hides a name, or says what it must not.
+/// Replaces an empty file, hides a lower one, or returns why it must not.
 fn put(etc: &OwnedFd, name: &str, content: &[u8], ids: Ids) -> io::Result<()> {
     match unlinkat(etc, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}
@@ -141,12 +141,12 @@ fn put(etc: &OwnedFd, name: &str, content: &[u8], ids: Ids) -> io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(etc, name, flags, Mode::from_raw_mode(0o644))?;
     ids.give_to_root(etc, name)?;
-    // Not by the mode of open, which the umask narrows.
+    // Not by open's mode, which the umask restricts.
     fchmod(&file, Mode::from_raw_mode(0o644))?;
     io::Write::write_all(&mut File::from(file), content)
 }
 
-/// Makes the volume's own /etc, if it is still only in a layer, as it is there.
+/// Creates the volume's own /etc, if it is still only in a layer, with the same attributes.
 fn make_etc(own: &OwnedFd, below: Option<&Stat>, ids: Ids) -> io::Result<()> {
     match statat(own, "etc", AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) if is_whiteout(&stat) => unlinkat(own, "etc", AtFlags::empty())?,
@@ -160,7 +160,7 @@ fn make_etc(own: &OwnedFd, below: Option<&Stat>, ids: Ids) -> io::Result<()> {
     if let Some(stat) = below {
         let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
         match chownat(own, "etc", Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW) {
-            // A daemon that is not root has one id, and so has everything it makes.
+            // A non-root daemon has only one id, which owns everything that it creates.
             Err(Errno::PERM) if !rustix::process::geteuid().is_root() => {}
             result => result?,
         }
@@ -170,11 +170,11 @@ fn make_etc(own: &OwnedFd, below: Option<&Stat>, ids: Ids) -> io::Result<()> {
 
 /// /etc as the overlay will show it.
 struct Etc {
-    /// Of all layers that count, the topmost first.
+    /// In all visible layers, topmost first.
     directories: Vec<OwnedFd>,
-    /// As the topmost has it.
+    /// That of the topmost.
     stat: Option<Stat>,
-    /// Beneath all of them is a link or a file in its place: the image wants it so.
+    /// Below all of them is a link or a file in its place: the image wants it so.
     is_something_else: bool,
 }
 
@@ -226,7 +226,7 @@ fn read(directory: &OwnedFd, name: &str) -> io::Result<Seen> {
     Ok(host_name::read(&mut file)?.map_or(Seen::Something, Seen::Text))
 }
 
-/// What shows through in a root, the topmost first.
+/// The visible parts of a root, topmost first.
 fn parts(root: &Root) -> Vec<&Path> {
     match root {
         Root::Dir(path) | Root::Shifted(path) => vec![path],
@@ -271,7 +271,7 @@ mod tests {
 
     async fn laid_out(root: &Root) -> SandboxId {
         let id = SandboxId::random();
-        // It may be repeated.
+        // Idempotent.
         for _ in 0..2 {
             ImageTemplate::new("x", None).lay_out(root, &id).await.expect("it is filled");
         }

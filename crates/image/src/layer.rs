@@ -1,14 +1,14 @@
-//! Applying a layer: an untrusted archive of changes to a tree of files.
+//! Applies a layer: an untrusted archive of changes to a file tree.
 //!
-//! All that is written lies beneath one directory, which the caller makes and, if anything fails, throws
-//! away. No link is ever followed by the kernel on the way. A layer means the same in both kinds of
-//! [`Whiteouts`]: what an overlay shows of the one is what the tree of the other is.
+//! Everything is written below one directory, which the caller creates and, on failure, removes. The kernel never
+//! follows a link on the way. A layer has the same meaning in both kinds of [`Whiteouts`]: the overlay view of one
+//! equals the tree of the other.
 //!
-//! - An entry replaces what has its name, of this layer or of one below; only two directories become one.
-//! - A whiteout hides what is below, never what the same layer brings, whichever comes first.
-//! - What a layer's directory for an overlay holds follows from the layer alone, so that all images that
-//!   have it can share it. Where that is impossible [`Applied::stands`] says so.
-//! - Directories get their modes and times at the end, when nothing is written into them any more.
+//! - An entry replaces one with the same name, of this layer or of one below; only two directories are merged.
+//! - A whiteout hides lower entries, never those of the same layer, whichever comes first.
+//! - The overlay directory of a layer depends on the layer alone, so that all images that contain it can share it. If
+//!   that is impossible, [`Applied::stands`] says so.
+//! - Directories get their modes and times at the end, when no more entries are written into them.
 
 mod applying;
 pub(super) mod attributes;
@@ -42,16 +42,16 @@ pub struct Target<'a> {
     /// The directory that becomes the layer's root.
     pub root: BorrowedFd<'a>,
     pub whiteouts: Whiteouts,
-    /// How owners are written down.
+    /// How owners are stored.
     pub ids: Ids,
-    /// The directories of the layers below, lowest first, where `whiteouts` is `Overlay`; none otherwise. A
-    /// layer may link to files in them, and may go by links in them. One whose root hides all below it
-    /// comes first.
+    /// The directories of the layers below, lowest first, if `whiteouts` is `Overlay`; otherwise none. A layer may
+    /// hard-link to their files, and its paths may go through their links. If the root of one is opaque, it comes
+    /// first.
     pub lowers: &'a [OwnedFd],
 }
 
-/// Asked before anything is written whether there is room for it: so many bytes, so many files. What it refuses is an
-/// error of [`LayerError::Write`].
+/// Called before each write to check the space: this many bytes, this many files. A refusal becomes
+/// [`LayerError::Write`].
 #[derive(Clone)]
 pub struct Room(Arc<dyn Fn(u64, u64) -> io::Result<()> + Send + Sync>);
 
@@ -60,7 +60,7 @@ impl Room {
         Self(Arc::new(whom))
     }
 
-    /// There is enough.
+    /// Unlimited.
     pub fn endless() -> Self {
         Self::asking(|_, _| Ok(()))
     }
@@ -76,22 +76,22 @@ impl std::fmt::Debug for Room {
     }
 }
 
-/// What came of applying a layer.
+/// The result of applying a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Applied {
     pub entries: u64,
     /// Bytes of files that were written.
     pub bytes: u64,
-    /// Device nodes, which are never made.
+    /// Device nodes, which are never created.
     pub devices_skipped: u64,
-    /// Extended attributes that are not kept: all but `user.*` and `security.capability`.
+    /// Dropped extended attributes: all but `user.*` and `security.capability`.
     pub xattrs_skipped: u64,
     pub owners: Owners,
     pub stands: Stands,
 }
 
 impl Applied {
-    /// What has come of it before anything was done.
+    /// The result before anything was done.
     pub(super) fn nothing(ids: Ids) -> Self {
         let owners = match rustix::process::geteuid().is_root() {
             true => Owners::Kept(ids),
@@ -108,17 +108,17 @@ impl Applied {
     }
 }
 
-/// Whether what was made would be the same above other layers.
+/// Whether the result would be the same above other layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stands {
     Alone,
-    /// The layer leaves open what only the layers below can tell: the mode of a directory, whether that is
-    /// a link, what a hard link is about. It must not be shared with an image that has others below:
-    /// whoever brought those could choose what the other gets. It is kept as [`id_above`].
+    /// The layer depends on the layers below: for the mode of a directory, for whether that is a link, or for the
+    /// target of a hard link. It must not be shared with an image that has other layers below, because their supplier
+    /// could determine what the other image gets. It is stored as [`id_above`].
     OnWhatIsBelow,
 }
 
-/// The name of a layer as it is above others, lowest first, which themselves may have such names.
+/// The name of a layer above specific others, lowest first, which may have such names themselves.
 pub fn id_above(below: &[Digest], diff_id: &Digest) -> Digest {
     let mut hasher = Hasher::new();
     for id in below.iter().chain([diff_id]) {
@@ -127,12 +127,12 @@ pub fn id_above(below: &[Digest], diff_id: &Digest) -> Digest {
     hasher.finish()
 }
 
-/// Whose the files of a layer are.
+/// The owners of a layer's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owners {
-    /// Those the layer says, as ids on the disk.
+    /// The layer's own owners, as ids on disk.
     Kept(Ids),
-    /// Only root can give files away: everything belongs to the daemon's one user.
+    /// Only root can change owners: everything belongs to the daemon's user.
     Ours,
 }
 
@@ -166,10 +166,10 @@ impl From<ArchiveError> for LayerError {
     }
 }
 
-/// Applies a layer: plain, gzip or zstd, whichever the first bytes say. `progress` is told how many bytes of
-/// `blob` are done. Blocks while it reads and writes, and syncs nothing.
+/// Applies a layer: plain, gzip or zstd, detected by its first bytes. `progress` receives the number of processed bytes
+/// of `blob`. Blocks while it reads and writes, and syncs nothing.
 ///
-/// After an error the target holds some part of the layer and must be thrown away.
+/// After an error the target contains a part of the layer and must be removed.
 pub fn apply(
     blob: impl Read + Send + 'static,
     diff_id: &Digest,
@@ -191,8 +191,8 @@ pub fn apply(
     Ok(applied)
 }
 
-/// Reads a layer to its end, as bounded as if it were applied, and writes nothing: whoever has brought its very bytes
-/// may use the one that is kept. Returns how many bytes its files have. Blocks.
+/// Reads a layer to its end, with the same limits as if it were applied, and writes nothing: an owner who has supplied
+/// the exact bytes may use the stored one. Returns the size of its files. Blocks.
 pub fn prove(
     blob: impl Read + Send + 'static,
     diff_id: &Digest,
@@ -211,8 +211,8 @@ pub fn prove(
     Ok(bytes)
 }
 
-/// Unpacks an archive of plain files: a name means nothing but itself, and everything belongs to `owner`, has
-/// no capabilities and acts for nobody else. Compressed as a layer may be. Blocks, and syncs nothing.
+/// Unpacks an archive of plain files: names have no special meaning, and everything belongs to `owner`, without
+/// capabilities and set-id bits. Compressed like a layer. Blocks, and syncs nothing.
 pub fn unpack(
     blob: impl Read + Send + 'static,
     root: BorrowedFd<'_>,
@@ -234,7 +234,7 @@ pub fn unpack(
     applying.finish()
 }
 
-/// The one to whom all of a workspace belongs, as it is called inside.
+/// The owner of all files of a workspace, with ids used inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileOwner {
     pub uid: u32,
@@ -242,7 +242,7 @@ pub struct FileOwner {
 }
 
 impl FileOwner {
-    /// The same attributes on a file of this owner.
+    /// The same attributes with this owner.
     pub(super) fn of(self, found: Attributes) -> Attributes {
         let mut xattrs = found.xattrs;
         xattrs.retain(|(name, _)| name.as_c_str() != CAPABILITY);

@@ -1,4 +1,4 @@
-//! What a sandbox starts from.
+//! Templates: what sandboxes are created from.
 
 pub mod copying;
 mod host;
@@ -25,34 +25,33 @@ pub use host::HostTemplate;
 pub use image_template::ImageTemplate;
 pub use workdir::make_workdir;
 
-/// Whether a template has something.
+/// Whether a template contains something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     Yes,
     No,
-    /// Nobody has looked into it.
+    /// Nobody has checked.
     Unknown,
 }
 
 /// # Behavior
-/// - A template is ready when it is handed to the broker and does not change while a sandbox of
-///   it exists.
+/// - A template is ready when it is passed to the broker and does not change while a sandbox of it exists.
 #[async_trait]
 pub trait Template: Send + Sync {
-    /// As callers name it.
+    /// Its name for callers.
     fn name(&self) -> &str;
 
-    /// What every sandbox of this template sees of the host, read-only, on top of its root.
+    /// Directories of the host that are visible in every sandbox of this template, read-only, on top of its root.
     fn binds(&self) -> Arc<[Bind]>;
 
-    /// Whether a sandbox of this template finds a program of this name.
+    /// Whether a sandbox of this template has a program with this name.
     fn has_program(&self, name: &str) -> Found;
 
-    /// The privilege of a sandbox that asks for none in particular.
+    /// The default privilege of a sandbox.
     fn default_privilege(&self) -> Privilege;
 
-    /// Puts the template's own files into the new root of a sandbox, every target of `binds` and the files that name the
-    /// host among them. What the layers beneath the root have already stays as it is.
-    /// May be repeated on a root it has filled before, by half or whole.
+    /// Writes the template's own files to the new root of a sandbox, including every target of `binds` and the files
+    /// with the host name. Existing files of the layers below are unchanged. May be repeated on a root that was
+    /// completely or partly filled before.
     async fn lay_out(&self, root: &Root, id: &SandboxId) -> Result<(), StorageError>;
 }

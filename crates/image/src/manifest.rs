@@ -1,5 +1,5 @@
-//! The documents that say what an image is made of: a manifest names a config and layers, an index
-//! names manifests for several platforms. OCI's and Docker's differ in their media types alone.
+//! Image documents: a manifest names a config and layers, an index names manifests for several platforms. OCI's and
+//! Docker's differ only in their media types.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +13,15 @@ pub const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
 pub const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 pub const DOCKER_INDEX: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
 pub const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
-/// What a client asks a registry for.
+/// The media types that we accept from a registry.
 pub const ACCEPTED: [&str; 4] = [OCI_INDEX, OCI_MANIFEST, DOCKER_INDEX, DOCKER_MANIFEST];
 
-/// The annotation by which an index names what it holds.
+/// The annotation with the name of an entry of an index.
 const REFERENCE_NAME: &str = "org.opencontainers.image.ref.name";
-/// The same, as `docker save` writes it: with the repository before the tag.
+/// The same as written by `docker save`: with the repository before the tag.
 const FULL_NAME: &str = "io.containerd.image.name";
 
-/// Names some content: what it is, how it is called, how large it is.
+/// Refers to content by type, digest and size.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Descriptor {
@@ -56,7 +56,7 @@ pub enum Document {
     Index(Index),
 }
 
-/// What tells the kinds of documents apart, if their media type does not.
+/// The fields that identify a document's type if its media type does not.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Kind {
@@ -68,8 +68,8 @@ struct Kind {
 }
 
 impl Document {
-    /// Reads a manifest or an index. `media_type` is what it was said to be, if anything was said; a
-    /// document that calls itself something else is refused, as its two readers would disagree.
+    /// Parses a manifest or an index. `media_type` is the declared type, if any; a document that declares another type
+    /// itself is refused, because different clients would interpret it differently.
     pub fn parse(bytes: &[u8], media_type: Option<&str>) -> Result<Self, ImageError> {
         within(bytes, "a manifest", limits::IMAGE_MANIFEST_MAX_BYTES)?;
         let kind: Kind = json(bytes, "a manifest")?;
@@ -130,8 +130,8 @@ impl Index {
         }
     }
 
-    /// The manifest (or a further index) for a platform. If `reference` is given only what has that
-    /// name is looked at. One manifest that names no platform fits: its config will say.
+    /// The manifest (or a nested index) for a platform. If `reference` is given, only entries with that name are
+    /// considered. A single manifest without a platform is accepted: its config will tell.
     pub fn select(
         &self,
         platform: &Platform,
@@ -185,7 +185,7 @@ impl Descriptor {
     }
 }
 
-/// Whether two names mean the same image when one leaves out what Docker fills in.
+/// Whether two names mean the same image when Docker's defaults are filled in.
 pub(super) fn same_image(one: &str, other: &str) -> bool {
     let full = |name: &str| {
         let name = ["docker.io/library/", "docker.io/"]

@@ -1,22 +1,21 @@
-//! Build files: how a template is made from another, step by step. Pure: nothing is read or run here.
+//! Build files: how a template is derived from another, step by step. Pure: nothing is read or run here.
 //!
 //! ```text
 //!                                     the config of the base
 //!                                            │
-//! a Dockerfile ──▶ Recipe { stages } ────────┴──▶ Scene ──▶ Effect, Effect, …   for whoever carries them out
-//!                  what was written       variables │
-//!                                                   └──▶ Key   what came before, what is done, to which files
+//! a Dockerfile ──▶ Recipe { stages } ────────┴──▶ Scene ──▶ Effect, Effect, …   executed by the caller
+//!                  as written             variables │
+//!                                                   └──▶ Key   the previous state, the effect, the files
 //! ```
 //!
-//! A [`Recipe`] is what was written, checked as far as that can be done without the images it names. A
-//! [`Scene`] walks one stage and says for each step what is to be done, with all variables in their
-//! places. Two effects with the same [`Key`] leave the same files, so the second need not be carried out.
+//! A [`Recipe`] is the parsed file, checked as far as possible without the images that it names. A [`Scene`] walks one
+//! stage and yields the effect of each step, with all variables expanded. Two effects with the same [`Key`] produce the
+//! same files, so the second need not be executed.
 //!
-//! The invariant: whatever a file says that is not understood is an error with its line; nothing is
-//! skipped in silence.
+//! Invariant: everything in a file that is not understood is an error with its line; nothing is skipped silently.
 //!
-//! What no instruction of a Dockerfile can say, two labels do: [`START`], which is what runs in every
-//! sandbox of the template, and [`READY`], which is how to see that it is up.
+//! Two labels express what Dockerfiles have no instruction for: [`START`], the command that runs in every sandbox of
+//! the template, and [`READY`], its readiness check.
 
 mod dockerfile;
 mod glob;
@@ -36,19 +35,19 @@ pub use problem::{Problem, RecipeError};
 pub use scene::{Beginning, Copied, CopiedFrom, Directory, Effect, Running, Scene};
 pub use text::Text;
 
-/// The label that says what runs in every sandbox of the template, for the shell.
+/// The label with the start command, for the shell.
 pub const START: &str = "sandkeep.start";
-/// The label that says how to see that it is up; see [`Ready`].
+/// The label with the readiness check; see [`Ready`].
 pub const READY: &str = "sandkeep.ready";
 
-/// A build file that was read.
+/// A parsed build file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recipe {
-    /// At least one; the last is what the file is about.
+    /// At least one; the last is the default target.
     pub stages: Vec<Stage>,
-    /// What the caller gave for `ARG`s.
+    /// The caller's values for `ARG`s.
     given: BTreeMap<String, String>,
-    /// What `ARG`s before the first stage, and the platform, came to.
+    /// The values of `ARG`s before the first stage, and of the platform.
     globals: BTreeMap<String, String>,
 }
 
@@ -62,22 +61,22 @@ pub struct Stage {
     pub line: usize,
 }
 
-/// What a stage starts from.
+/// The base of a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Base {
-    /// Nothing at all.
+    /// Empty.
     Scratch,
-    /// An image or template, as callers name it.
+    /// An image or template, by its name.
     Image(String),
-    /// What an earlier stage came to.
+    /// The result of an earlier stage.
     Stage(usize),
 }
 
-/// One thing to do.
+/// One instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     pub line: usize,
-    /// As it was written, in one line.
+    /// As written, on one line.
     pub written: String,
     pub instruction: Instruction,
 }
@@ -99,12 +98,12 @@ pub enum Instruction {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// For the shell that holds at this point.
+    /// For the shell that is set at this point.
     Shell(String),
     Exec(Vec<String>),
 }
 
-/// How to see that what [`START`] began is up: `port N`, `http PORT /path` or `run COMMAND`.
+/// The readiness check of [`START`]: `port N`, `http PORT /path` or `run COMMAND`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ready {
     Port(u16),
@@ -112,7 +111,7 @@ pub enum Ready {
         port: u16,
         path: String,
     },
-    /// It is when this succeeds.
+    /// Ready when this succeeds.
     Run(String),
 }
 
@@ -130,7 +129,7 @@ pub struct Copy {
 /// Where copied files come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The directory that came with the file.
+    /// The build context.
     Context,
     Stage(usize),
     Image(String),
@@ -138,13 +137,13 @@ pub enum Origin {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Copyable {
-    /// A path, or a pattern of paths.
+    /// A path, or a pattern.
     Path(Text),
-    /// A file that is written in the build file itself.
+    /// A here-document in the build file itself.
     Inline { name: String, content: Text },
 }
 
-/// What becomes of an archive that is copied.
+/// Whether copied archives are unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Archives {
     Kept,
@@ -175,12 +174,12 @@ impl Ready {
 }
 
 impl Recipe {
-    /// Reads a Dockerfile, with what the caller gives for its `ARG`s.
+    /// Parses a Dockerfile, with the caller's values for its `ARG`s.
     pub fn dockerfile(text: &str, given: BTreeMap<String, String>) -> Result<Self, RecipeError> {
         dockerfile::read(text, given)
     }
 
-    /// The stage of this name, or the last.
+    /// The stage with this name, or the last.
     pub fn target(&self, name: Option<&str>) -> Option<usize> {
         match name {
             None => self.stages.len().checked_sub(1),
@@ -188,10 +187,10 @@ impl Recipe {
         }
     }
 
-    /// The stages that this one cannot do without, itself included, in their order.
+    /// The stages that this one depends on, including itself, in order.
     pub fn needed(&self, target: usize) -> BTreeSet<usize> {
         let mut needed = BTreeSet::from([target]);
-        // What a stage needs comes before it, so one way back finds everything.
+        // A stage's dependencies come before it, so one backward pass finds all.
         for index in (0..self.stages.len().min(target + 1)).rev() {
             if needed.contains(&index) {
                 needed.extend(self.stages[index].leans_on());
@@ -215,7 +214,7 @@ impl Stage {
     }
 }
 
-/// A stage by its name or number.
+/// A stage by name or number.
 fn stage_named(stages: &[Stage], name: &str) -> Option<usize> {
     let lower = name.to_ascii_lowercase();
     let named = stages.iter().position(|stage| stage.name.as_ref() == Some(&lower));

@@ -1,4 +1,4 @@
-//! Where images come from. One file per source, behind one contract.
+//! Sources of images. One file per source, behind one contract.
 
 mod directory;
 mod docker_archive;
@@ -30,25 +30,25 @@ pub use spool::SpoolDir;
 pub use tar::TarSource;
 
 /// # Behavior
-/// - Nothing that a source says is trusted: digests and sizes are checked, documents and counts bounded,
-///   links in archives and layouts not followed.
-/// - A source holds what it needs by descriptor; what lies at a path later does not matter to it.
+/// - A source's data is not trusted: digests and sizes are checked, documents and counts bounded, links in archives and
+///   layouts not followed.
+/// - A source holds its files by descriptor; later changes of a path do not affect it.
 #[async_trait]
 pub trait Source: Send + Sync {
-    /// Finds out what the image is. Its layers are not read for that where their diff ids are known
-    /// without; they are opened by whoever needs them, which is nobody if they are kept already.
+    /// Determines the image. Its layers are not read if their diff ids are known without; a caller opens them if it
+    /// needs them, and none does if they are stored already.
     async fn image(&self) -> Result<Image, ImageError>;
 }
 
-/// Which image of those that a source may have.
+/// Which image of a source to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     pub platform: Platform,
-    /// By its name, `repository:tag`; none is right where there is only one.
+    /// Its name, `repository:tag`; not needed if there is only one.
     pub reference: Option<String>,
 }
 
-/// Layers of a config and the blobs of a manifest belong together one by one.
+/// Layers of a config and blobs of a manifest correspond one to one.
 fn paired<B: Blob + 'static>(
     diff_ids: Vec<Digest>,
     blobs: Vec<B>,
@@ -62,13 +62,13 @@ fn paired<B: Blob + 'static>(
     Ok(diff_ids.into_iter().zip(blobs).map(layer).collect())
 }
 
-/// Indexes that lead from one to the next, and to no manifest.
+/// Nested indexes without a manifest.
 fn too_deep() -> ImageError {
     let reason = format!("more than {IMAGE_INDEX_DEPTH_MAX} indexes lie within each other");
     ImageError::Invalid { what: "an index", reason }
 }
 
-/// Has something done where it may block.
+/// Runs work on a thread that may block.
 async fn offload<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ImageError> + Send + 'static,
 ) -> Result<T, ImageError> {

@@ -1,5 +1,4 @@
-//! The directory that an image wants its commands to run in, made in a new volume if the image does not have it, as
-//! container engines do.
+//! The image's working directory, created in a new volume if the image does not contain it, as container engines do.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,10 +13,10 @@ use sandkeep_tree::{Root, TreePath, View, beneath, view::Last};
 
 const MODE: u32 = 0o755;
 
-/// Makes it, and the directories that it is in, where they are missing. Something else in its place stays: whoever
-/// wants to go there is told. Nothing may be running on the volume.
+/// Creates it, with missing parents. Anything else in its place stays: commands that use it get the error. Nothing may
+/// be running on the volume.
 pub async fn make_workdir(root: &Root, path: &str) -> Result<(), StorageError> {
-    // The root is always there, and most images want nothing else.
+    // The root always exists, and most images use no other.
     if path == "/" {
         return Ok(());
     }
@@ -40,7 +39,7 @@ fn make(root: &Root, path: &str) -> io::Result<()> {
                 Some(FileType::Directory) => done = found,
                 Some(_) | None => return Ok(()),
             },
-            // A link that leads nowhere is the image's own affair.
+            // A dangling link is the image's own problem.
             None if view.look(&next)?.is_some() => return Ok(()),
             None => {
                 make_parents(&view, &own, &done)?;
@@ -57,7 +56,7 @@ fn open_own(root: &Root) -> rustix::io::Result<OwnedFd> {
     openat(CWD, root.own_dir(), flags, Mode::empty())
 }
 
-/// Has the volume its own copy of a directory that may be in layers alone, if there is one.
+/// Copies a directory that may exist only in layers into the volume, if it exists.
 pub(super) fn take_over(root: &Root, path: &str) -> io::Result<()> {
     let (view, own) = (View::of_root(root)?, open_own(root)?);
     let path = TreePath::clean(path.as_bytes())?;
@@ -67,7 +66,7 @@ pub(super) fn take_over(root: &Root, path: &str) -> io::Result<()> {
     }
 }
 
-/// The volume's own copies of directories that so far are only in layers, as they are there.
+/// Copies directories that exist only in layers into the volume, with their attributes.
 fn make_parents(view: &View, own: &OwnedFd, path: &TreePath) -> io::Result<()> {
     let mut done = TreePath::default();
     for part in path.parts() {
@@ -83,18 +82,18 @@ fn make_parents(view: &View, own: &OwnedFd, path: &TreePath) -> io::Result<()> {
     Ok(())
 }
 
-/// A directory whose owner is that of another.
+/// A directory with the owner of another.
 fn make_directory(own: &OwnedFd, path: &TreePath, like: &Stat, mode: u32) -> io::Result<()> {
     let Some((parent, name)) = path.split() else { return Ok(()) };
     let parent = beneath::open_dir(own, parent.bytes())?;
     mkdirat(&parent, name, Mode::RWXU)?;
     let (uid, gid) = (Uid::from_raw(like.st_uid), Gid::from_raw(like.st_gid));
     match chownat(&parent, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW) {
-        // A daemon that is not root has one id, and so has everything it makes.
+        // A non-root daemon has only one id, which owns everything that it creates.
         Err(Errno::PERM) if !rustix::process::geteuid().is_root() => {}
         result => result?,
     }
-    // Not by mkdir's mode, which the umask narrows.
+    // Not by mkdir's mode, which the umask restricts.
     Ok(fchmod(beneath::open_dir(&parent, name)?, Mode::from_raw_mode(mode))?)
 }
 

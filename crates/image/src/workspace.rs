@@ -1,8 +1,8 @@
-//! Workspaces: files that are put into a new volume, above its template's, before anything runs on it.
+//! Workspaces: files that are written to a new volume, on top of its template's, before anything runs on it.
 //!
-//! All that is read lies beneath a descriptor of the host, all that is written beneath one of the volume; no
-//! link is followed on either side and no mount crossed. Everything belongs to `user`. The place is empty
-//! before, so it does not matter what a template has there; a volume in which anything failed is thrown away.
+//! Everything is read below a descriptor of the host, and written below one of the volume; no link is followed on
+//! either side and no mount crossed. Everything belongs to `user`. The target is empty before, so the template's
+//! content does not matter; after a failure the volume is discarded.
 
 mod copy;
 mod place;
@@ -42,13 +42,13 @@ pub enum WorkspaceError {
     },
     #[error(transparent)]
     Archive(#[from] LayerError),
-    /// Whoever wanted it does no longer.
+    /// The caller has canceled.
     #[error("it was given up")]
     GivenUp,
 }
 
 impl WorkspaceError {
-    /// Whether there was no room for it.
+    /// Whether there was no space for it.
     pub fn is_out_of_space(&self) -> bool {
         let source = match self {
             Self::Write { source, .. } | Self::Archive(LayerError::Write { source, .. }) => source,

@@ -1,15 +1,15 @@
-//! Which addresses belong to the world at large.
+//! Which addresses are public.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
-/// By which Azure's machines reach what manages them; it looks public and is not.
+/// The address of Azure's platform services for virtual machines; it looks public and is not.
 const AZURE_PLATFORM: Ipv4Addr = Ipv4Addr::new(168, 63, 129, 16);
 
 /// Any port will do.
 const DISCARD: u16 = 9;
 
-/// Whether an address is given out to somebody out there. Whatever is this machine, its network, what a
-/// cloud tells its machines (169.254.169.254 and the like), or nobody, is not.
+/// Whether an address is assigned on the public internet. Addresses of this machine, its network, a cloud's metadata
+/// service (169.254.169.254 and the like), and unassigned ones are not.
 pub fn is_public(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(v4) => is_public_v4(v4),
@@ -17,8 +17,8 @@ pub fn is_public(address: IpAddr) -> bool {
     }
 }
 
-/// Whether an address is one of this machine's own, which may be public: what listens there was not meant for whoever
-/// chose the URL. The kernel is asked from where it would go there; nothing is sent.
+/// Whether an address belongs to this machine, even if it is public: its services are not meant for whoever chose the
+/// URL. The kernel is asked for the source address of a route there; nothing is sent.
 pub fn is_own(address: IpAddr) -> bool {
     let address = address.to_canonical();
     let any: IpAddr = match address {
@@ -29,7 +29,7 @@ pub fn is_own(address: IpAddr) -> bool {
         socket.connect((address, DISCARD))?;
         socket.local_addr()
     });
-    // Without a way there nothing is reached, here or elsewhere.
+    // Without a route the address cannot be reached at all.
     from.is_ok_and(|from| from.ip() == address || from.ip().is_loopback())
 }
 
@@ -47,8 +47,8 @@ fn is_public_v4(v4: Ipv4Addr) -> bool {
         || v4 == AZURE_PLATFORM)
 }
 
-/// Only 2000::/3 is given out; in it, 2002::/16 and 2001::/32 wrap addresses of IPv4, as 64:ff9b::/96 does
-/// outside of it.
+/// Only 2000::/3 is assigned; within it, 2002::/16 and 2001::/32 embed IPv4 addresses, as 64:ff9b::/96 does outside of
+/// it.
 fn is_public_v6(v6: Ipv6Addr) -> bool {
     match v6.segments() {
         [0x2002, ..] | [0x2001, 0x0000 | 0x0db8, ..] => false,
@@ -60,7 +60,7 @@ fn is_public_v6(v6: Ipv6Addr) -> bool {
 mod tests {
     use super::*;
 
-    /// In a network of its own, whose one interface has a public address.
+    /// In a separate network namespace, whose only interface has a public address.
     #[test]
     fn a_public_address_of_this_machine_is_its_own() {
         const INSIDE: &str = "SANDKEEP_TEST_OWN_ADDRESS";

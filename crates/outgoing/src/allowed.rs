@@ -1,5 +1,4 @@
-//! One entry of `outgoing_allow`: a host by its name, or addresses by their network, each with a port or
-//! with all of them.
+//! One entry of `outgoing_allow`: a host name, or a network, each with one port or all.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,17 +6,17 @@ use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
-/// A place that may be called though its address is not public.
+/// A destination that may be called although its address is not public.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allowed {
     place: Place,
-    /// `None` is every port.
+    /// `None` means every port.
     port: Option<u16>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Place {
-    /// Lower case; whatever address it has.
+    /// Lower case; whatever its address is.
     Host(String),
     Network {
         address: IpAddr,
@@ -34,7 +33,7 @@ pub struct InvalidAllowed {
 }
 
 impl Allowed {
-    /// Whether it stands for a host, as a URL names it, at this address and port.
+    /// Whether it covers a host, as named in a URL, with this address and port.
     pub(super) fn covers(&self, host: &str, address: IpAddr, port: u16) -> bool {
         let here = match &self.place {
             Place::Host(name) => name == host,
@@ -89,7 +88,7 @@ fn bits(address: IpAddr) -> u8 {
     }
 }
 
-/// `None` if what stands where a port would is none.
+/// `None` if the port is invalid.
 fn split_port(text: &str) -> Option<(&str, Option<u16>)> {
     // More than one colon outside of brackets is an IPv6 address without a port.
     let bare_v6 = !text.starts_with('[') && text.matches(':').count() > 1;

@@ -1,7 +1,7 @@
-//! The one implementation of cryptography for TLS, both as a server and as a client: ring.
+//! The only implementation of cryptography for TLS, for server and client: ring.
 
-/// Chooses it for the whole process. TLS cannot be used before; to call it again changes nothing.
+/// Selects it for the whole process. TLS cannot be used before; calling it again changes nothing.
 pub fn provide() {
-    // An error says that one was chosen already, and nobody here chooses another.
+    // An error means that one was already selected, and nothing here selects another.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }

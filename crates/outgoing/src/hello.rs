@@ -1,20 +1,21 @@
-//! Whether two who speak through us speak TLS: the first words of each, read and not changed.
+//! Checks that two parties whose data we relay speak TLS, by reading the first message of each unchanged.
 
 use std::io;
 
 use rustls::server::Acceptor;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-/// The longest ClientHello; those of today have some hundred bytes to a few KiB.
+/// Maximum length of a ClientHello; real ones have some hundred bytes to a few KiB.
 const CLIENT_HELLO_MAX_BYTES: usize = 32 * 1024;
-/// A record's header, and the kind of the first message in it.
+/// A record's header, and the type of its first message.
 const BEGINNING_LEN: usize = 6;
 const HANDSHAKE: u8 = 22;
 const SERVER_HELLO: u8 = 2;
 const MAJOR: u8 = 3;
 
-/// Reads a ClientHello for this host, of which `bytes` have come already: all that was read of it, to be sent on. `None`
-/// if it is something else, or for another host. A host that is an address has no name in it.
+/// Reads a ClientHello for this host, of which `bytes` have already arrived: returns everything that was read, to be
+/// forwarded. `None` if it is something else, or for another host. If the host is an address, the message contains no
+/// name.
 pub async fn from_client(
     from: &mut (impl AsyncRead + Unpin),
     mut bytes: Vec<u8>,
@@ -48,7 +49,7 @@ pub async fn from_client(
     }
 }
 
-/// Reads the beginning of a ServerHello, to be sent on; `None` if it is something else.
+/// Reads the beginning of a ServerHello, to be forwarded; `None` if it is something else.
 pub async fn from_server(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Vec<u8>>> {
     let mut beginning = [0; BEGINNING_LEN];
     from.read_exact(&mut beginning).await?;

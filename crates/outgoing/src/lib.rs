@@ -1,14 +1,14 @@
-//! The rule for whatever this daemon calls by itself: registries, token realms, issuers, webhooks.
+//! The rules for outgoing connections of the daemon: registries, token servers, issuers, webhooks.
 //!
 //! ```text
 //! URL ──▶ scheme      https, or http that stays on this machine
 //!     ──▶ resolve     once; every address is public, allowed, or configured
 //!     ──▶ Admitted    the URL with those addresses
-//!     ──▶ client      goes to those addresses and no others: no proxy, no redirect, no second look-up
+//!     ──▶ client      connects to those addresses and no others: no proxy, no redirect, no second lookup
 //! ```
 //!
-//! The invariant: no byte goes to an address that was not checked. A name that changes its mind between
-//! check and call leads nowhere else, and who is redirected has to have the new place admitted first.
+//! Invariant: no byte is sent to an address that was not checked. A name that resolves differently later has no effect,
+//! and the target of a redirect has to be admitted first.
 
 mod address;
 mod allowed;
@@ -57,24 +57,24 @@ pub enum OutgoingError {
 /// Who chose a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chosen {
-    /// The administrator's own configuration names it: it may be anywhere.
+    /// The administrator's configuration: it may be anywhere.
     ByUs,
-    /// A caller, or somebody's answer: it must be public or allowed.
+    /// A caller, or a server's answer: it must be public or allowed.
     ByOthers,
 }
 
-/// Which places may be called.
+/// The allowed destinations.
 #[derive(Clone, Debug, Default)]
 pub struct Outgoing {
     allow: Arc<[Allowed]>,
     roots: Roots,
 }
 
-/// Whom a server's certificate must lead back to, besides those whom this machine trusts anyway.
+/// Trusted CA certificates, besides those of this machine.
 #[derive(Clone, Debug, Default)]
 pub struct Roots {
     certificates: Arc<[Certificate]>,
-    /// As they were written.
+    /// As read from the file.
     pem: Arc<[u8]>,
 }
 
@@ -94,10 +94,10 @@ impl Roots {
         }
     }
 
-    /// All whom a call from here trusts, those of this machine included, as PEM: for a program that calls by itself.
-    /// Blocks.
+    /// All CA certificates that outgoing connections trust, including those of this machine, as PEM: for a program that
+    /// connects by itself. Blocks.
     pub fn all_as_pem(&self) -> Vec<u8> {
-        // Where some of the machine's cannot be read, the others are worth as much.
+        // If some of the machine's certificates cannot be read, the others still count.
         let mut all = Vec::new();
         for certificate in rustls_native_certs::load_native_certs().certs {
             all.extend_from_slice(b"-----BEGIN CERTIFICATE-----\n");
@@ -113,10 +113,10 @@ impl Roots {
     }
 }
 
-/// How long a line of PEM is.
+/// Line length in PEM.
 const PEM_LINE: usize = 64;
 
-/// A URL that may be called, and where it is.
+/// An admitted URL, and its addresses.
 #[derive(Clone, Debug)]
 pub struct Admitted {
     url: Url,
@@ -125,14 +125,14 @@ pub struct Admitted {
     roots: Roots,
 }
 
-/// Reads a URL that a call may go to.
+/// Parses a URL for an outgoing call.
 pub fn url(text: &str) -> Result<Url, OutgoingError> {
     let url = Url::parse(text).map_err(|_| OutgoingError::NotAUrl { url: text.to_owned() })?;
     encrypted(&url)?;
     Ok(url)
 }
 
-/// Whether a host, as a URL has it, is this machine by its very name.
+/// Whether a URL's host is literally this machine.
 pub fn is_loopback(host: &str) -> bool {
     let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
     host.eq_ignore_ascii_case("localhost")
@@ -148,10 +148,10 @@ fn encrypted(url: &Url) -> Result<(), OutgoingError> {
     }
 }
 
-/// A URL as it may be told: without what lets one in, be it before the host or behind the path.
+/// A URL for display: without credentials, before the host or after the path.
 pub fn shown(url: &Url) -> Url {
     let mut url = url.clone();
-    // Both fail only for URLs without a host, and those have no credentials.
+    // Both fail only for URLs without a host, which have no credentials.
     let _ = url.set_username("");
     let _ = url.set_password(None);
     url.set_query(None);
@@ -164,7 +164,7 @@ impl Outgoing {
         Self { allow: allow.into(), roots }
     }
 
-    /// Resolves a URL and says whether it may be called.
+    /// Resolves a URL and checks whether it may be called.
     pub async fn admit(&self, url: &Url, chosen: Chosen) -> Result<Admitted, OutgoingError> {
         encrypted(url)?;
         let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_ascii_lowercase();
@@ -172,7 +172,7 @@ impl Outgoing {
         let addresses = resolve(&host, port).await?;
         let plain = url.scheme() == "http";
         let refused = addresses.iter().map(SocketAddr::ip).find(|address| {
-            // A machine may have been told that localhost is somewhere else.
+            // A machine may be configured to resolve localhost to something else.
             let leaves = plain && !address.to_canonical().is_loopback();
             leaves || !self.may_go(&host, *address, port, chosen)
         });
@@ -218,12 +218,12 @@ impl Admitted {
         &self.url
     }
 
-    /// Whether `outgoing_allow` names it.
+    /// Whether `outgoing_allow` covers it.
     pub fn is_allowed(&self) -> bool {
         self.allowed
     }
 
-    /// Connects to where it is, and nowhere else. What is said there is the caller's affair.
+    /// Connects to its addresses, and nowhere else. The protocol is up to the caller.
     pub async fn connect(&self) -> std::io::Result<TcpStream> {
         let mut failed = std::io::ErrorKind::NotFound.into();
         for address in &self.addresses {
@@ -240,8 +240,8 @@ impl Admitted {
         &self.roots
     }
 
-    /// A client for this scheme, host and port. It follows no redirect: what it would lead to is for
-    /// [`Outgoing::admit`] to say. A call to another host through it would not have been checked.
+    /// A client for this scheme, host and port. It follows no redirects, whose targets [`Outgoing::admit`] must check.
+    /// A call to another host through it would be unchecked.
     pub fn client(&self) -> Result<Client, OutgoingError> {
         self.builder().build().map_err(|e| OutgoingError::Client {
             host: self.url.host_str().unwrap_or_default().to_owned(),

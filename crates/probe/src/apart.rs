@@ -1,4 +1,4 @@
-//! One attempt in one child: whatever it does to itself, or is done to it, the next begins anew.
+//! One attempt per child process: whatever happens to it, the next one starts fresh.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use probe::{Attempt, Report};
 use crate::finding::{Finding, held, leaked};
 use crate::sys::{self, Ended};
 
-/// All attempts answer at once; one that does not has run into something.
+/// All attempts answer at once; one that does not is stuck.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub fn run(attempt: Attempt, make: impl FnOnce() -> Finding) -> Finding {
@@ -19,7 +19,7 @@ pub fn run(attempt: Attempt, make: impl FnOnce() -> Finding) -> Finding {
     let child = sys::fork(move || {
         let Finding { verdict, detail } = make();
         let line = Report { attempt, verdict, detail }.line();
-        // Nobody reads it only if the parent is gone, and then it does not matter.
+        // Writing fails only if the parent is gone, and then it does not matter.
         let _ = File::from(writer).write_all(format!("{line}\n").as_bytes());
     });
     let child = match child {
@@ -44,11 +44,11 @@ pub fn run(attempt: Attempt, make: impl FnOnce() -> Finding) -> Finding {
     }
 }
 
-/// The child ended without a word. If the kernel killed it for what it tried, that is an answer.
+/// The child ended without a line. If the kernel killed it for the attempt, that is an answer.
 fn silent(attempt: Attempt, ended: Ended) -> Finding {
     match ended {
         Ended::Killed(libc::SIGSYS) => held("killed by the filter of system calls"),
-        // Where the kernel has no 32-bit entry, its instruction is a fault like any other.
+        // If the kernel has no 32-bit entry, its instruction is an ordinary fault.
         Ended::Killed(signal @ (libc::SIGSEGV | libc::SIGILL)) if attempt == Attempt::I386Call => {
             held(format!("killed by signal {signal}"))
         }
@@ -59,13 +59,13 @@ fn silent(attempt: Attempt, ended: Ended) -> Finding {
 
 enum Said {
     Line(String),
-    /// Whoever could have said something is gone.
+    /// No writer is left.
     NoMore,
-    /// Not within the time.
+    /// Not within the time limit.
     NothingYet,
 }
 
-/// The first line. The end of the pipe is not waited for: what an attempt started may hold it open.
+/// The first line. The end of the pipe is not waited for, because a process started by the attempt may hold it open.
 fn read_line(mut pipe: File, deadline: Instant) -> Said {
     let mut said = Vec::new();
     let mut chunk = [0; 4096];

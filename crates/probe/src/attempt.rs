@@ -1,13 +1,13 @@
-//! All attempts, each with its name and what it proves when it fails.
+//! All attempts, each with its name and what its failure would prove.
 
-/// Whose the thing is that an attempt reaches for.
+/// The owner of what an attempt tries to reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// The host's, another sandbox's or the guest's: never to be reached.
+    /// The host, another sandbox or the guest: must never be reached.
     Outside,
-    /// An interface of the kernel. Where the sandbox has a kernel of its own, using it reaches nothing else.
+    /// A kernel interface. If the sandbox has a kernel of its own, using it reaches nothing else.
     Kernel,
-    /// What all on this machine share. How much of it a sandbox may use is judged from outside.
+    /// A resource shared by the whole machine. How much of it a sandbox may use is judged from outside.
     Share,
 }
 
@@ -17,14 +17,14 @@ macro_rules! attempts {
         pub enum Attempt { $($($variant,)*)* }
 
         impl Attempt {
-            /// In the order in which they are made and shown.
+            /// In the order in which they are made and displayed.
             pub const ALL: [Self; [$($($name,)*)*].len()] = [$($(Self::$variant,)*)*];
 
             pub fn name(self) -> &'static str {
                 match self { $($(Self::$variant => $name,)*)* }
             }
 
-            /// What is true where it holds.
+            /// What is true if it holds.
             pub fn proves(self) -> &'static str {
                 match self { $($(Self::$variant => $proves,)*)* }
             }

@@ -1,4 +1,4 @@
-//! The attempts, each a function of what the host laid out.
+//! The attempts, each a function of the host's preparations.
 
 mod clock;
 mod control_groups;

@@ -1,6 +1,6 @@
-//! Taking as much as there is: processes, open files, disk, files, watchers, unread data, memory. Each stops where it is refused, or at the
-//! bound that the host gave it, says `reached N REASON`, and holds on to what it has until its stdin ends, so that the
-//! host can look from outside.
+//! Taking as much as possible: processes, open files, disk, files, inotify watchers, unread data, memory. Each stops
+//! when it is refused, or at the host's limit, prints `reached N REASON`, and holds its resources until its stdin ends,
+//! so that the host can measure from outside.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -15,12 +15,12 @@ use crate::sys::{self, Arg, Errno};
 
 const CHUNK_BYTES: usize = 1024 * 1024;
 const FILES_PER_DIRECTORY: u64 = 1_000;
-/// Fewer than a process may have descriptors, and enough to be noticed.
+/// Below a process's descriptor limit, and enough to be noticed.
 const CONNECTIONS: usize = 256;
-/// Fewer than wait for one listener on any system.
+/// Below every system's listen backlog.
 const CONNECTIONS_PER_LISTENER: usize = 64;
 
-/// How far it came, and why no further.
+/// How far it got, and why no further.
 struct Reached {
     count: u64,
     reason: Option<Errno>,
@@ -41,24 +41,24 @@ pub fn run(bomb: Attempt, max: u64) -> ExitCode {
     };
     let reason = reached.reason.map_or("bound".to_owned(), |errno| errno.to_string());
     println!("reached {} {reason}", reached.count);
-    // The end of stdin, or of whoever holds it.
+    // The end of stdin, or of its holder.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     held.children.into_iter().for_each(sys::Child::kill);
     ExitCode::SUCCESS
 }
 
-/// What is let go only at the end.
+/// Resources that are released only at the end.
 #[derive(Default)]
 struct Held {
     children: Vec<sys::Child>,
     files: Vec<File>,
     streams: Vec<TcpStream>,
     listeners: Vec<TcpListener>,
-    /// Descriptors that nothing else knows.
+    /// Untracked descriptors.
     numbers: Vec<i64>,
 }
 
-/// Counts until it is refused or has enough.
+/// Counts until a refusal or the limit.
 fn until(max: u64, mut take: impl FnMut(u64) -> Result<(), Errno>) -> Reached {
     for count in 0..max {
         if let Err(errno) = take(count) {
@@ -87,7 +87,7 @@ fn watchers(max: u64, held: &mut Held) -> Reached {
     })
 }
 
-/// MiB in connections that nobody accepts, with buffers as large as they may be.
+/// MiB in connections that are not accepted, with buffers as large as possible.
 fn tcp(max: u64, held: &mut Held) -> Reached {
     let chunk = vec![0x5A; CHUNK_BYTES];
     until(max, |_| {
@@ -107,7 +107,7 @@ fn tcp(max: u64, held: &mut Held) -> Reached {
     })
 }
 
-/// Whether a larger buffer is refused or does nothing is another attempt's business.
+/// Whether a larger buffer is refused or ignored is checked by another attempt.
 fn connect_one_more(held: &mut Held) -> Result<(), Errno> {
     if held.streams.len().is_multiple_of(CONNECTIONS_PER_LISTENER) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;

@@ -1,4 +1,4 @@
-//! What an attempt found, and the usual ways to judge it.
+//! The result of an attempt, and the usual ways to judge it.
 
 use std::io;
 
@@ -29,12 +29,12 @@ pub fn not_applicable(reason: impl Into<String>) -> Finding {
 pub enum Judge {
     /// Only a success is a leak.
     BySuccess,
-    /// Its arguments are such that it fails in any case. If that is not for want of permission, the kernel went as far
-    /// as to look at them, and real ones would have worked.
+    /// Its arguments make it fail in any case. If the error is not about permission, the kernel went as far as checking
+    /// them, and valid ones would have worked.
     ByRefusal,
 }
 
-/// Several ways to the same thing: a leak by one of them is a leak.
+/// Several ways to the same goal: a leak by any of them is a leak.
 pub struct Ways {
     judge: Judge,
     refusals: Vec<String>,
@@ -46,7 +46,7 @@ impl Ways {
         Self { judge, refusals: Vec::new(), leaks: Vec::new() }
     }
 
-    /// Notes the result of one way, and returns whether it succeeded, for whoever has to clean up.
+    /// Records the result of one way, and returns its value on success, for cleaning up.
     pub fn note<T, E: Into<Errno>>(&mut self, way: &str, result: Result<T, E>) -> Option<T> {
         match result {
             Ok(value) => {
@@ -64,7 +64,7 @@ impl Ways {
         }
     }
 
-    /// Notes something that is not the result of a call.
+    /// Records a leak that is not the result of a call.
     pub fn leak(&mut self, what: impl Into<String>) {
         self.leaks.push(what.into());
     }

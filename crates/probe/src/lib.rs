@@ -1,7 +1,8 @@
-//! The escape battery: what is tried, and what the program that tries it says.
+//! The isolation tests: the list of attempts, and the output format of the program that makes them.
 //!
-//! This library is only the list and the lines. The program `sandkeep-probe` works through the list inside a sandbox;
-//! the host knows from the same list that nothing was left out, because an attempt without an answer has not held.
+//! This library contains only the list and the format. The program `sandkeep-probe` works through the list inside a
+//! sandbox; the host uses the same list to check that nothing was left out, because an attempt without an answer has
+//! not held.
 
 mod attempt;
 mod report;

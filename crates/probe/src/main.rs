@@ -1,13 +1,13 @@
-//! `sandkeep-probe`: makes the attempts, inside a sandbox, and says what became of each.
+//! `sandkeep-probe`: makes the attempts inside a sandbox, and prints the result of each.
 //!
 //! ```text
 //! sandkeep-probe try KEY=VALUE…     every attempt but the bombs, or `only` some; one line each, then `end`
-//! sandkeep-probe bomb NAME MAX      takes until it is refused or has MAX, says how far it came, waits for stdin
-//! sandkeep-probe whoami             the user id it runs as: what a set-user-ID copy of it is for
+//! sandkeep-probe bomb NAME MAX      takes until it is refused or has MAX, prints how far it got, waits for stdin
+//! sandkeep-probe whoami             the user id it runs as, for a set-user-ID copy
 //! ```
 //!
-//! No attempt does harm where it succeeds: what it opens it does not write to, what it makes it removes, what it sets
-//! it sets to what it was. Each is made by a child of its own, so that one that is killed for it ends alone.
+//! No attempt does harm if it succeeds: it writes to nothing that it opens, removes what it creates, and sets values
+//! only to what they were. Each is made in its own child process, so that being killed affects only that attempt.
 
 mod apart;
 mod attempts;
@@ -58,7 +58,7 @@ fn try_all(scene: &Scene) {
     println!("{END}");
 }
 
-/// What a kernel of the sandbox's own allows is its own business: the host's never heard of it.
+/// Permissions granted by a kernel of the sandbox's own do not matter: they never reach the host's.
 fn contained(attempt: Attempt, scene: &Scene, found: Finding) -> Finding {
     let is_its_own = attempt.scope() == Scope::Kernel && scene.has_kernel_of_its_own();
     match found.verdict {

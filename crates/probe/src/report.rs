@@ -2,16 +2,16 @@
 
 use crate::Attempt;
 
-/// The last line. Without it the probe was cut short.
+/// The last line. Without it the probe was interrupted.
 pub const END: &str = "end";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The attempt was made and came to nothing.
+    /// The attempt was made and failed.
     Held,
-    /// It got somewhere.
+    /// It succeeded.
     Leaked,
-    /// There is nothing here to try it on.
+    /// A required resource does not exist here.
     NotApplicable,
 }
 
@@ -27,7 +27,7 @@ impl Verdict {
     }
 }
 
-/// What became of one attempt.
+/// The result of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     pub attempt: Attempt,
@@ -42,7 +42,7 @@ impl Report {
         format!("{}\t{}\t{detail}", self.attempt.name(), self.verdict.name())
     }
 
-    /// `None` for what is no such line.
+    /// `None` for any other line.
     pub fn parse(line: &str) -> Option<Self> {
         let mut parts = line.splitn(3, '\t');
         let attempt = Attempt::named(parts.next()?)?;

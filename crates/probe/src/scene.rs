@@ -1,4 +1,4 @@
-//! What the host laid out for the attempts: words that only a leak can bring in here, and where they are.
+//! The host's preparations for the attempts: words that can get here only through a leak, and their locations.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// Also looks at the descriptors that this program began with, before it opens any.
+    /// Also records the initial descriptors of this program, before it opens any.
     pub fn new(arguments: &[&str]) -> Self {
         let inherited = sys::open_descriptors().into_iter().filter(|fd| *fd > 2).collect();
         let pairs = arguments.iter().filter_map(|argument| argument.split_once('='));
@@ -23,7 +23,7 @@ impl Scene {
         self.bait.get(key).map(String::as_str)
     }
 
-    /// The values of a key that can have several.
+    /// The values of a repeatable key.
     pub fn all(&self, key: &str) -> Vec<&str> {
         self.get(key)
             .into_iter()
@@ -36,7 +36,7 @@ impl Scene {
         &self.inherited
     }
 
-    /// Nothing inside a container can change what uname says of the kernel itself.
+    /// Nothing inside a container can change uname's description of the kernel.
     pub fn has_kernel_of_its_own(&self) -> bool {
         self.get("kernel").is_some_and(|hosts| hosts != sys::kernel())
     }

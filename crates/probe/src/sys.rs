@@ -1,4 +1,4 @@
-//! System calls, raw: what a library refuses to do proves nothing about what the kernel would have done.
+//! Raw system calls: a refusal by a library proves nothing about the kernel.
 
 #![expect(unsafe_code, reason = "raw system calls are what this program is about")]
 
@@ -16,12 +16,12 @@ use libc::c_long;
 pub use abi::{i386_call, x32_call};
 pub use errno::Errno;
 
-/// An argument of a system call. Pointers are only ever to memory that is borrowed for the call.
+/// An argument of a system call. Pointers always refer to memory that is borrowed for the call.
 pub enum Arg<'a> {
     Number(i64),
     Text(&'a CStr),
     Bytes(&'a [u8]),
-    /// Room for the kernel to write to. Every call that is made with one writes less than [`ROOM`].
+    /// A buffer for the kernel to write to. Every call with one writes less than [`ROOM`].
     Room(&'a mut [u8; ROOM]),
 }
 
@@ -52,7 +52,7 @@ pub fn call<const N: usize>(number: c_long, mut arguments: [Arg<'_>; N]) -> Resu
     if result == -1 { Err(Errno::last()) } else { Ok(result) }
 }
 
-/// A child with the given flags that ends at once; what counts is whether it could be made.
+/// A child with the given flags that exits at once; what counts is whether it could be created.
 pub fn clone_with(flags: i32) -> Result<(), Errno> {
     // SAFETY: without CLONE_VM the child has its own copy of everything, like a fork of this single thread.
     let pid = unsafe { libc::syscall(libc::SYS_clone, flags | libc::SIGCHLD, 0, 0, 0, 0) };
@@ -84,17 +84,17 @@ fn end_child(pid: c_long) -> Result<(), Errno> {
     }
 }
 
-/// A child that has not been waited for.
+/// A child that was not reaped yet.
 pub struct Child(libc::pid_t);
 
-/// How a child ended by itself.
+/// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     Exited,
     Killed(i32),
 }
 
-/// Runs `work` in a child, which then ends without running anything else.
+/// Runs `work` in a child, which then exits without running anything else.
 pub fn fork(work: impl FnOnce()) -> Result<Child, Errno> {
     // SAFETY: this program has one thread, so the child may do whatever the parent may.
     match unsafe { libc::fork() } {
@@ -136,7 +136,7 @@ pub fn pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
     Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
 }
 
-/// Whether something can be read, or will never be.
+/// Whether data, or the end, can be read within the time.
 pub fn readable_within(fd: &impl AsRawFd, wait: Duration) -> bool {
     let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let wait = i32::try_from(wait.as_millis()).unwrap_or(i32::MAX);
@@ -144,7 +144,7 @@ pub fn readable_within(fd: &impl AsRawFd, wait: Duration) -> bool {
     unsafe { libc::poll(&raw mut poll, 1, wait) == 1 }
 }
 
-/// Those below the usual limit of descriptors.
+/// Those below the usual descriptor limit.
 pub fn open_descriptors() -> Vec<RawFd> {
     // SAFETY: only asks for a flag of a number.
     (0..1024).filter(|fd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } >= 0).collect()
@@ -160,13 +160,13 @@ pub fn effective_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Waits for nothing for ever; a signal ends it.
+/// Waits until a signal.
 pub fn pause() {
     // SAFETY: takes nothing.
     unsafe { libc::pause() };
 }
 
-/// Anonymous memory, every page of it written to; `None` when the kernel gives no more. It stays.
+/// Anonymous memory, with every page written to; `None` when the kernel refuses more. It is never released.
 pub fn take_memory(bytes: usize) -> Option<()> {
     let (protection, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -183,7 +183,7 @@ pub fn take_memory(bytes: usize) -> Option<()> {
     Some(())
 }
 
-/// The kernel's release and version, as uname tells them.
+/// The kernel's release and version, from uname.
 pub fn kernel() -> String {
     // SAFETY: all zeros is a valid utsname, and the call fills it in.
     let names = unsafe {

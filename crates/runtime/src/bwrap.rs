@@ -1,12 +1,12 @@
-//! bubblewrap. It makes most namespaces and mounts /proc, and nothing else is left to it: the root comes
-//! complete, with the same /dev as that of the native runtime, and the network and the filter are ours.
+//! bubblewrap. It creates most namespaces and mounts /proc. Everything else is ours: the root is complete, with the
+//! same /dev as in the native runtime, and so are the network and the seccomp filter.
 //!
-//! bwrap itself can map a single id. So it is executed as root of the sandbox's own user namespace,
-//! with its own range of ids, and never has a capability over the host. It leaves a process behind that
-//! only waits for the guest; that is ended as soon as the guest runs.
+//! bwrap itself can map only a single id. So it is executed as root of the sandbox's own user namespace, with its own
+//! range of ids, and never has a capability on the host. It leaves a process behind that only waits for the guest; that
+//! process is killed as soon as the guest runs.
 //!
-//! Without root the one id is all there is, and bwrap makes everything itself: its own user namespace and
-//! network, and a /dev whose terminals and memory nobody limits, as nothing is limited then.
+//! Without root there is only one id, and bwrap creates everything itself: its own user namespace and network, and a
+//! /dev whose terminals and memory are unlimited, like everything else in that mode.
 
 use std::io;
 use std::path::Path;
@@ -62,7 +62,7 @@ fn arguments(id: &SandboxId, privilege: Privilege, groups: EntryKind) -> Vec<Str
     all.isolate(id);
     match groups {
         EntryKind::V1 => all.push(&["--unshare-cgroup"]),
-        // A namespace rooted in the guest's own group would forbid it to fill its leaves.
+        // With a cgroup namespace rooted in its own group, the guest could not use its leaves.
         EntryKind::V2 => {}
     }
     all.push(&["--cap-drop", "ALL"]);
@@ -75,8 +75,8 @@ fn arguments(id: &SandboxId, privilege: Privilege, groups: EntryKind) -> Vec<Str
     all.0
 }
 
-/// The same for a daemon that is not root: bwrap makes the user namespace, with the one id there is,
-/// and finds root and template by path.
+/// The same for a non-root daemon: bwrap creates the user namespace, with the only id, and finds root and template by
+/// path.
 fn user_arguments(plan: &Plan) -> io::Result<Vec<String>> {
     let mut all = Arguments(Vec::new());
     let user = USER_ID.to_string();
@@ -106,13 +106,13 @@ fn on_this_kernel(paths: &[&str]) -> impl Iterator<Item = String> {
 struct Arguments(Vec<String>);
 
 impl Arguments {
-    /// Namespaces, and nothing that is inherited.
+    /// Namespaces, and a clean environment.
     fn isolate(&mut self, id: &SandboxId) {
         self.push(&["--unshare-pid", "--unshare-ipc", "--unshare-uts"]);
         self.push(&["--hostname", id.as_str(), "--as-pid-1", "--new-session", "--clearenv"]);
     }
 
-    /// /proc, and what comes last.
+    /// /proc, and the final arguments.
     fn finish(&mut self) {
         self.push(&["--proc", "/proc"]);
         for path in on_this_kernel(&MASKED) {

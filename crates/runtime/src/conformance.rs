@@ -1,11 +1,11 @@
-//! One suite for the contracts [`Runtime`] and [`Guest`](sandkeep_guestlink::Guest), which every runtime passes.
+//! The conformance suite of the contracts [`Runtime`] and [`Guest`](sandkeep_guestlink::Guest), which every runtime
+//! passes.
 //!
-//! A promise is a function that uses a runtime as the broker does and says what was broken. What only
-//! some runtimes can do is tried where the capabilities say so, and must be refused, with no side
-//! effect, where they do not. A runtime's author brings a [`Bench`] and calls [`run_all`].
+//! A promise is a function that uses a runtime like the broker does and reports what was broken. Optional features are
+//! tested if the capabilities declare them, and otherwise must be refused without side effects. A runtime's author
+//! supplies a [`Bench`] and calls [`run_all`].
 //!
-//! The suite itself is tested in `tests`: deliberately broken runtimes are caught by the name of the
-//! promise they break.
+//! `tests` tests the suite itself: deliberately broken runtimes are detected by the name of the promise they break.
 
 mod execs;
 #[cfg(test)]
@@ -41,10 +41,10 @@ use sandkeep_core::{
     promises::{Failure, Violation},
 };
 
-/// No promise needs this long; whatever does, hangs.
+/// No promise needs this long; one that does hangs.
 pub const PROMISE_MAX: Duration = Duration::from_secs(60);
 
-/// What a runtime's author brings: the runtime and all that it needs around it.
+/// What a runtime's author supplies: the runtime and its environment.
 #[async_trait]
 pub trait Bench: Send + Sync {
     fn runtime(&self) -> Arc<dyn Runtime>;
@@ -61,7 +61,7 @@ pub trait Bench: Send + Sync {
     /// Kills a running sandbox as an administrator would, past the runtime.
     async fn kill_from_outside(&self, id: &SandboxId);
 
-    /// Removes the volume and the home; the sandbox itself is gone.
+    /// Removes the volume and the home; the sandbox itself is already gone.
     async fn discard(&self, plan: &Plan);
 
     /// How long one promise may take.
@@ -75,7 +75,7 @@ pub struct Promise {
     check: for<'a> fn(&'a Lab<'a>) -> BoxFuture<'a, Result<(), Failure>>,
 }
 
-/// Names every promise once; both the list and the tests are made from it.
+/// Lists every promise once; both the list and the tests are generated from it.
 macro_rules! with_promises {
     ($then:ident $($argument:tt)*) => {
         $then! { $($argument)* =>
@@ -163,7 +163,7 @@ macro_rules! promise_tests {
     )*};
 }
 
-/// The whole suite for the bench that a future makes; see the module.
+/// The whole suite for the bench that a future creates; see the module.
 #[cfg(test)]
 macro_rules! runtime_conformance {
     ($bench:expr) => {
@@ -174,26 +174,25 @@ macro_rules! runtime_conformance {
 #[cfg(test)]
 pub(crate) use {promise_tests, runtime_conformance, with_promises};
 
-/// Tries one promise, and removes all that it made.
+/// Checks one promise, and removes everything that it created.
 pub async fn keeps(bench: &dyn Bench, name: &str) -> Result<(), Violation> {
     let promise = PROMISES.iter().find(|promise| promise.name == name).expect("it is listed");
     check(bench, promise).await
 }
 
-/// Tries every promise in turn; what is returned was broken.
+/// Checks every promise in turn; returns the broken ones.
 pub async fn run_all(bench: &dyn Bench) -> Vec<Violation> {
     run_at_once(bench, 1).await
 }
 
-/// The same, so many side by side: for runtimes whose bench is dear and whose verbs take their time.
+/// The same with this many concurrently: for runtimes whose bench is expensive and whose verbs are slow.
 pub async fn run_at_once(bench: &dyn Bench, width: usize) -> Vec<Violation> {
     let checks = PROMISES.iter().map(|promise| check(bench, promise));
     let results = futures_util::stream::iter(checks).buffer_unordered(width);
     results.filter_map(|result| std::future::ready(result.err())).collect().await
 }
 
-/// What two instances were made for, or `None`, with the reason printed, where this machine cannot run
-/// them.
+/// Both instances, or `None`, with the reason printed, if this machine cannot run them.
 pub fn unless_skipped<T>(made: (anyhow::Result<T>, anyhow::Result<T>)) -> Option<(T, T)> {
     match made {
         (Ok(ours), Ok(theirs)) => Some((ours, theirs)),

@@ -1,7 +1,7 @@
 //! Sandboxes as Docker containers (see `engine`), through Docker's own API.
 //!
-//! Docker takes no directory as a root, only images. Ours is empty: it is imported once, when the first
-//! container needs it, and stays.
+//! Docker accepts no directory as a root, only images. Ours is empty: it is imported once, for the first container, and
+//! kept.
 
 #[cfg(test)]
 mod tests;
@@ -34,30 +34,30 @@ use super::grouped::HostResources;
 use sandkeep_core::limits;
 use sandkeep_sys::cgroup::{CPU_PERIOD_MICROS, Controllers, cpu_quota_micros};
 
-/// The image of all containers; its tag changes with what is in it.
+/// The image of all containers; its tag changes with its content.
 const IMAGE: (&str, &str) = ("sandkeep/empty", "1");
-/// An archive of nothing is two blocks of zeros.
+/// An empty archive is two blocks of zeros.
 const IMAGE_TAR: &[u8] = &[0; 1024];
 
-/// Docker 19.03, which can bind a directory without what is mounted beneath it.
+/// Docker 19.03, the first that can bind a directory without nested mounts.
 const OLDEST_API: (usize, usize) = (1, 40);
 
 pub struct Docker {
     api: bollard::Docker,
     limits: Controllers,
-    /// Held while the image is looked for and made, so that it is made once.
+    /// Held while the image is looked up and imported, so that this happens once.
     image: Mutex<()>,
 }
 
 impl Docker {
     pub const NAME: &str = "docker";
 
-    /// Where it listens, unless told otherwise.
+    /// The default sockets.
     fn usual_sockets() -> Vec<PathBuf> {
         ["/var/run/docker.sock", "/run/docker.sock"].map(PathBuf::from).into()
     }
 
-    /// Finds out whether Docker is there and can be used; if not, the error says why.
+    /// Checks whether Docker is available and usable; if not, the error says why.
     pub async fn runtime(
         host: Option<&str>,
         host_resources: Arc<HostResources>,
@@ -174,7 +174,7 @@ fn body(container: &Container) -> ContainerCreateBody {
     }
 }
 
-/// What Docker masks by itself besides, as long as nobody says what to mask.
+/// Paths that Docker masks by default, in addition.
 fn masked_in_sys() -> [String; 2] {
     ["/sys/firmware", "/sys/devices/virtual/powercap"].map(str::to_owned)
 }
@@ -244,7 +244,7 @@ impl Engine for Docker {
 
     async fn create(&self, container: &Container) -> Result<(), EngineError> {
         match self.try_create(container).await {
-            // The image.
+            // The image is missing.
             Err(error) if status(&error) == Some(NOT_FOUND) => {
                 self.make_image().await?;
                 self.try_create(container).await.map_err(failed)

@@ -1,24 +1,23 @@
-//! Sandboxes as containers of an engine, Docker or Podman, that runs beside us.
+//! Sandboxes as containers of a local engine, Docker or Podman.
 //!
-//! An engine takes no foreign directory as a container's root without writing to it, and passes no
-//! descriptor into a container. So the root of every container is empty and read-only, and in it are:
+//! An engine cannot use a directory as a container's root without writing to it, and passes no descriptor into a
+//! container. So the root of every container is empty and read-only, and contains:
 //!
 //! ```text
-//! /volume          the sandbox's volume, whole; the guest takes it for its root and drops the way back
-//!   usr, etc, …    what the template shows of the host, read-only
-//!   proc, dev      the container's own, shown here a second time (`sys::container`)
+//! /volume          the sandbox's volume; the guest makes it its root and drops the way back
+//!   usr, etc, …    the template's directories of the host, read-only
+//!   proc, dev      the container's own, mounted here a second time (`sys::container`)
 //! /sandkeep        read-only, from the sandbox's home
 //!   guest          PID 1
-//!   guest.sock     what the guest dials; whoever else does is refused by its process id
+//!   guest.sock     the guest dials this; other processes are refused by their process id
 //! ```
 //!
-//! Every file that the sandbox makes is on its volume, and nothing of the engine's is. The limits are the
-//! engine's, and ours within them: leaves of execs, freezing and counting are as in our own control groups,
-//! beneath the one that the engine made. So an exec costs no call of the engine, which is asked only to
-//! create, start, remove and list.
+//! All of the sandbox's files are on its volume, and none in the engine's storage. The limits are the engine's; below
+//! the cgroup that it created, leaves of execs, freezing and accounting work as in our own cgroups. So an exec needs no
+//! call of the engine, which is used only to create, start, remove and list.
 //!
-//! What the engine says about a container is never trusted for whether it *runs*: that is its first process,
-//! watched through a descriptor. The container has the owner's labels; they alone tell whose it is.
+//! The engine is never trusted about whether a container *runs*: that is decided by its first process, watched through
+//! a descriptor. The container's labels identify its owner, and nothing else does.
 
 mod container;
 mod live;
@@ -48,13 +47,13 @@ use sandkeep_home::HomeState;
 use sandkeep_sys::cgroup::Controllers;
 use sandkeep_tree::RootKind;
 
-/// A container as its engine knows it.
+/// A container, as its engine describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspected {
-    /// The engine's own id of it.
+    /// The engine's id of it.
     pub id: String,
     pub labels: HashMap<String, String>,
-    /// Its first process, if the engine takes it for running.
+    /// Its first process, if the engine considers it running.
     pub pid: Option<u32>,
 }
 
@@ -62,7 +61,7 @@ pub struct Inspected {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     pub labels: HashMap<String, String>,
-    /// What the engine takes it for.
+    /// Whether the engine considers it running.
     pub running: bool,
 }
 
@@ -83,32 +82,31 @@ pub enum EngineError {
     Strange(String),
 }
 
-/// The few words that are said to an engine. Each is bounded in time.
+/// The operations of an engine. Each has a timeout.
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
     fn name(&self) -> &'static str;
 
-    /// Which limits it can hold here.
+    /// Which limits it can enforce here.
     fn limits(&self) -> Controllers;
 
-    /// Makes a container that does not run. There is none of that name.
+    /// Creates a container without starting it. The name must be unused.
     async fn create(&self, container: &Container) -> Result<(), EngineError>;
 
-    /// Starts a container that does not run.
+    /// Starts a container that is not running.
     async fn start(&self, name: &str) -> Result<(), EngineError>;
 
-    /// `None` if there is no container of that name.
+    /// `None` if no container has that name.
     async fn inspect(&self, name: &str) -> Result<Option<Inspected>, EngineError>;
 
-    /// Removes a container, running or not. `Ok` if there is none, or somebody else is removing it.
+    /// Removes a container, running or not. `Ok` if it does not exist, or is being removed already.
     async fn remove(&self, name: &str) -> Result<(), EngineError>;
 
     /// All containers with this label.
     async fn list(&self, label: &str, value: &str) -> Result<Vec<Listed>, EngineError>;
 }
 
-/// What is known of one sandbox. Whoever changes it holds the lock, and so keeps all others from its
-/// container.
+/// The state of one sandbox. Holding its lock gives exclusive access to its container.
 type Place = Option<Arc<Contained>>;
 
 pub struct EngineRuntime<E> {
@@ -124,7 +122,7 @@ struct Shared<E> {
 }
 
 impl<E: Engine> EngineRuntime<E> {
-    /// An error says why there can be none.
+    /// An error says why this is impossible.
     pub fn new(engine: E, host_resources: Arc<HostResources>) -> Result<Arc<Self>, NoEngine> {
         if !rustix::process::geteuid().is_root() {
             return Err(NoEngine("it needs root (uid 0) to look into containers".to_owned()));
@@ -137,8 +135,8 @@ impl<E: Engine> EngineRuntime<E> {
         Ok(Arc::new(Self { shared: Arc::new(shared) }))
     }
 
-    /// Does something with a sandbox's container to its end, also if the caller leaves: an engine goes on
-    /// with what it was asked for, and the next one must find it done.
+    /// Runs an operation on a sandbox's container to its end, even if the caller stops waiting: an engine continues
+    /// with its request, and the next operation must find it complete.
     async fn to_its_end<T, F>(
         &self,
         id: &SandboxId,
@@ -180,14 +178,14 @@ impl<E: Engine> Shared<E> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
     }
 
-    /// The sandbox if it runs, whoever started it.
+    /// The sandbox if it is running, whoever started it.
     async fn live(&self, id: &SandboxId) -> Result<Place, RuntimeError> {
         let mut place = self.place(id).lock_owned().await;
         self.find(id, &mut place).await
     }
 
-    /// Whether a container lives that the engine takes for running. One that cannot be taken over is not
-    /// dead for that.
+    /// Whether a container that the engine considers running is alive. One that cannot be taken over is not therefore
+    /// dead.
     async fn seems_alive(&self, id: &SandboxId) -> bool {
         match self.live(id).await {
             Ok(live) => live.is_some(),
@@ -206,7 +204,7 @@ impl<E: Engine> Shared<E> {
         let Some(pid) = inspected.as_ref().and_then(|inspected| inspected.pid) else {
             return Ok(None);
         };
-        // Its labels say whose it is, but a name can be taken by anybody.
+        // Its labels identify its owner, but anybody can use a name.
         let Some(inspected) = inspected.filter(|it| self.is_ours(it, id)) else { return Ok(None) };
         let found = self.adopt(id, &inspected.id, pid).await;
         let found = found.map_err(self.failed("find its guest"))?;
@@ -216,14 +214,14 @@ impl<E: Engine> Shared<E> {
         Ok(found)
     }
 
-    /// Takes over a container that an earlier daemon started, maybe in its last moment.
+    /// Takes over a container that an earlier daemon started, possibly in its last moment.
     async fn adopt(&self, id: &SandboxId, container: &str, pid: u32) -> io::Result<Place> {
         let home = self.host_resources.home(id);
         let HomeState::Known(meta) = home.read() else {
             return Err(io::Error::other("its home does not say what it may use"));
         };
         let door = live::listen(home.path())?;
-        // A guest that still waits for its root gives up by itself.
+        // A guest that is still waiting for its root gives up by itself.
         let found = Contained::new(container, pid, meta.spec.resources(), door, None).await?;
         Ok(found.map(Arc::new))
     }
@@ -238,7 +236,7 @@ impl<E: Engine> Shared<E> {
             .is_some_and(|(of, labels)| of == *id && labels.instance == self.instance)
     }
 
-    /// Makes the container as the plan wants it; one that was made for another plan makes room.
+    /// Creates the container for the plan; one that was created for another plan is removed.
     async fn make(&self, plan: &Plan) -> Result<(), RuntimeError> {
         let door = container::make_door(self.host_resources.data_dir(), &plan.home);
         door.map_err(self.failed("show it the guest"))?;
@@ -270,7 +268,7 @@ impl<E: Engine> Shared<E> {
     }
 
     async fn start_new(&self, plan: &Plan) -> Result<Contained, RuntimeError> {
-        // One that has just died may still be taken for running, and would not be started.
+        // One that has just died may still be considered running, and would not be started.
         self.wait_until_it_rests(&plan.id).await?;
         self.make(plan).await?;
         let door = live::listen(&plan.home).map_err(self.failed("listen for its guest"))?;
@@ -287,7 +285,7 @@ impl<E: Engine> Shared<E> {
         live.ok_or_else(ended).map_err(self.failed("start its container"))
     }
 
-    /// Waits until the engine does not take the container for running. Nothing of it runs.
+    /// Waits until the engine no longer considers the container running. None of its processes is alive.
     async fn wait_until_it_rests(&self, id: &SandboxId) -> Result<(), RuntimeError> {
         self.wait_until(|| async {
             let inspected = self.inspect(id).await?;
@@ -296,7 +294,7 @@ impl<E: Engine> Shared<E> {
         .await
     }
 
-    /// Removes the container and waits until the engine knows it no more.
+    /// Removes the container and waits until the engine no longer lists it.
     async fn remove(&self, id: &SandboxId) -> Result<(), RuntimeError> {
         let name = container::name(id);
         self.wait_until(|| async {
@@ -321,7 +319,7 @@ impl<E: Engine> Shared<E> {
         tokio::time::timeout(limits::ENGINE_SETTLES, wait).await.map_err(late)?
     }
 
-    /// Ends every process. The container stays.
+    /// Kills every process. The container stays.
     async fn kill(&self, id: &SandboxId, place: &mut Place) -> Result<(), RuntimeError> {
         if let Some(live) = self.find(id, place).await? {
             live.kill().await.map_err(self.failed("kill its guest"))?;
@@ -351,7 +349,7 @@ impl<E: Engine> Runtime for EngineRuntime<E> {
         Capabilities { own_id_range: false, pause: true, ..grouped::capabilities(limits) }
     }
 
-    /// An engine cannot map the ids of a volume, so it takes none whose ids are shifted.
+    /// An engine cannot map the ids of a volume, so it accepts no volume with shifted ids.
     fn files(&self) -> Files {
         Files::OnStorage(&[RootKind::Dir, RootKind::Overlay])
     }
@@ -366,7 +364,7 @@ impl<E: Engine> Runtime for EngineRuntime<E> {
         let id = plan.id.clone();
         self.to_its_end(&id, |shared, place| async move {
             let made = shared.make(&plan).await;
-            // Until here nobody else works on the container: a destroy in between would not find it.
+            // Held until here, because a destroy in between would not find the container.
             drop(place);
             made
         })
@@ -385,7 +383,7 @@ impl<E: Engine> Runtime for EngineRuntime<E> {
 
     async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<(), RuntimeError> {
         if let Some(live) = self.shared.live(id).await? {
-            // Frozen processes could not use their grace.
+            // Frozen processes could not use the grace period.
             live.thaw().map_err(self.shared.failed("thaw it"))?;
             if let Err(error) = live.guest().terminate(grace).await {
                 tracing::debug!(sandbox = %id, %error, "the guest could not end its processes");
@@ -401,7 +399,7 @@ impl<E: Engine> Runtime for EngineRuntime<E> {
 
     async fn freeze(&self, id: &SandboxId) -> Result<(), RuntimeError> {
         let live = self.running(id).await?;
-        // It may have to wait for a process that waits for a processor.
+        // It may have to wait for a process that waits for a CPU.
         let frozen = tokio::task::spawn_blocking(move || live.freeze()).await;
         frozen.unwrap_or_else(|error| Err(error.into())).map_err(self.shared.failed("freeze it"))
     }
@@ -435,7 +433,7 @@ impl<E: Engine> Runtime for EngineRuntime<E> {
         let listed = self.shared.engine.list(labels::INSTANCE, &self.shared.instance).await;
         let mut found = Vec::new();
         for container in listed.map_err(self.shared.refused("list containers"))? {
-            // Without all of its labels nobody could say whose it is.
+            // Without all of its labels its owner is unknown.
             let Some((id, labels)) = labels::read(&container.labels) else { continue };
             let running = container.running && self.shared.seems_alive(&id).await;
             found.push(Found { id, labels, running });

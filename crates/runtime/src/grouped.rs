@@ -1,10 +1,9 @@
-//! Runtimes whose sandboxes live in our own control groups, or in what stands in for them where the
-//! daemon may make none.
+//! Runtimes whose sandboxes live in our own cgroups, or in a substitute if the daemon may not create any.
 //!
-//! What runs is read from the groups, not from a file: the processes of a sandbox's own group are the
-//! sandbox, so a restarted daemon finds exactly what is there, and a process id is never trusted
-//! after the process may have ended. Limits, pausing, counting, killing and the leaves of execs are
-//! the same whatever made the namespaces; only that is a [`Starter`]'s business.
+//! The state is read from the cgroups, not from a file: the processes in a sandbox's group are the sandbox. So a
+//! restarted daemon finds exactly what exists, and a pid is never trusted after its process may have ended. Limits,
+//! pausing, accounting, killing and the leaves of execs are the same for every technology; only creating the namespaces
+//! is up to a [`Starter`].
 
 mod host_resources;
 mod id_ranges;
@@ -44,20 +43,20 @@ pub use leaves::Leaves;
 pub use live::Live;
 pub use parts::{Host, Parts, pieces, privilege, shm_bytes};
 
-/// A guest that runs, just started.
+/// A guest that was just started.
 pub struct Started {
-    /// The process with which the sandbox ends.
+    /// The process whose end ends the sandbox.
     pub pidfd: OwnedFd,
-    /// Its own range of ids, if it has one.
+    /// Its own range of ids, if any.
     pub ids: Option<IdRange>,
 }
 
-/// One technology that brings a guest to life in a sandbox's control groups.
+/// A technology that starts a guest in a sandbox's cgroups.
 #[async_trait]
 pub trait Starter: Send + Sync {
     fn name(&self) -> &'static str;
 
-    /// What it can do, given the limits that the control groups can hold.
+    /// Its capabilities, given the limits that the cgroups can enforce.
     fn capabilities(&self, limits: Controllers) -> Capabilities;
 
     /// Which of the sandbox's groups its processes are in.
@@ -65,22 +64,22 @@ pub trait Starter: Send + Sync {
         Place::Beside
     }
 
-    /// Starts the guest of a sandbox that does not run, in the groups that are made for it. When it
-    /// returns, the guest's socket can be connected to. After an error, or in the middle, the caller
-    /// kills whatever is in the groups and calls [`Starter::clear`].
+    /// Starts the guest of a sandbox that is not running, in the groups created for it. When this returns, the guest's
+    /// socket accepts connections. After an error, or if dropped, the caller kills everything in the groups and calls
+    /// [`Starter::clear`].
     async fn start(
         &self,
         host_resources: &Arc<HostResources>,
         plan: &Plan,
     ) -> Result<Started, RuntimeError>;
 
-    /// Which of the processes in the sandbox's own group is the one with which it ends, for a daemon
-    /// that did not start it. `None` while none of them is it yet.
+    /// Which process in the sandbox's own group is the one whose end ends it, for a daemon that did not start it.
+    /// `None` while that process does not exist yet.
     fn guest_among(&self, pids: &[u32]) -> Option<u32> {
         pids.first().copied()
     }
 
-    /// The way to the guest of a sandbox that runs.
+    /// Connects to the guest of a running sandbox.
     fn client(
         &self,
         host_resources: &HostResources,
@@ -90,8 +89,8 @@ pub trait Starter: Send + Sync {
         GuestClient::new(open_dir(host_resources.home(id).path())?, leaves)
     }
 
-    /// Removes what the technology keeps of a sandbox whose processes are gone, besides control
-    /// groups. It may be repeated, and the sandbox may be unknown.
+    /// Removes what the technology stores of a sandbox whose processes are gone, besides cgroups. Idempotent; the
+    /// sandbox may be unknown.
     async fn clear(
         &self,
         host_resources: &HostResources,
@@ -127,7 +126,7 @@ impl<S: Starter> GroupedRuntime<S> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The sandbox if it runs, whoever started it.
+    /// The sandbox if it is running, whoever started it.
     fn live(&self, id: &SandboxId) -> Result<Option<Arc<Live>>, RuntimeError> {
         let mut all = self.all();
         if let Some(live) = all.get(id).filter(|live| !live.is_dead()) {
@@ -149,12 +148,11 @@ impl<S: Starter> GroupedRuntime<S> {
         Ok(self.starter.guest_among(&pids))
     }
 
-    /// Takes over a guest that an earlier daemon started. `None` if there is none, or it is gone in
-    /// the meantime.
+    /// Takes over a guest that an earlier daemon started. `None` if there is none, or it has ended meanwhile.
     fn adopt(&self, id: &SandboxId) -> io::Result<Option<Arc<Live>>> {
         let Some(pid) = self.guest_pid(id)? else { return Ok(None) };
         let Ok(pidfd) = pidfd::open(pid) else { return Ok(None) };
-        // The pid may have ended and be another's by now: the group tells.
+        // The process may have ended and its pid been reused: the group decides.
         if self.guest_pid(id)? != Some(pid) {
             return Ok(None);
         }
@@ -172,11 +170,11 @@ impl<S: Starter> GroupedRuntime<S> {
         Ok(Arc::new(Live::new(started.pidfd, guest, started.ids)?))
     }
 
-    /// Ends every process, and what the technology keeps of a sandbox that runs.
+    /// Kills every process, and removes what the technology stores of a running sandbox.
     async fn kill(&self, id: &SandboxId) -> Result<(), RuntimeError> {
         let killed = self.host_resources.kill(id, self.starter.place()).await;
         killed.map_err(self.failed("kill its guest"))?;
-        // Lets go of a guest that is dead, and of its range of ids.
+        // Releases a dead guest and its range of ids.
         let known = self.all().remove(id);
         if let Some(live) = known {
             live.kill().await.map_err(self.failed("kill its guest"))?;
@@ -231,7 +229,7 @@ impl<S: Starter> Runtime for GroupedRuntime<S> {
 
     async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<(), RuntimeError> {
         if let Some(live) = self.live(id)? {
-            // Frozen processes could not use their grace.
+            // Frozen processes could not use the grace period.
             self.host_resources.cgroups().thaw(id.as_str()).map_err(self.failed("thaw it"))?;
             if let Err(error) = live.guest().terminate(grace).await {
                 tracing::debug!(sandbox = %id, %error, "the guest could not end its processes");
@@ -244,7 +242,7 @@ impl<S: Starter> Runtime for GroupedRuntime<S> {
         self.can_pause()?;
         self.running(id)?;
         let (cgroups, name) = (Arc::clone(self.host_resources.cgroups()), id.to_string());
-        // It may have to wait for a process that waits for a processor.
+        // It may have to wait for a process that waits for a CPU.
         let frozen = tokio::task::spawn_blocking(move || cgroups.freeze(&name)).await;
         frozen.unwrap_or_else(|error| Err(error.into())).map_err(self.failed("freeze it"))
     }
@@ -277,7 +275,7 @@ impl<S: Starter> Runtime for GroupedRuntime<S> {
         let mut found = Vec::new();
         for name in names.map_err(self.failed("list control groups"))? {
             let Ok(id) = name.parse::<SandboxId>() else { continue };
-            // Without its labels nobody could say whose it is; reconcile deals with such remains.
+            // Without its labels its owner is unknown; reconcile handles such remains.
             let HomeState::Known(meta) = self.host_resources.home(&id).read() else { continue };
             if meta.spec.runtime() != self.starter.name() {
                 continue;
@@ -300,7 +298,7 @@ impl<S: Starter> Runtime for GroupedRuntime<S> {
     }
 }
 
-/// What every technology can do whose guest is PID 1 of namespaces of its own, in its own range of ids.
+/// The capabilities of every technology whose guest is PID 1 of its own namespaces, in its own range of ids.
 pub fn capabilities(limits: Controllers) -> Capabilities {
     Capabilities {
         isolation: true,
@@ -319,7 +317,7 @@ pub fn capabilities(limits: Controllers) -> Capabilities {
     }
 }
 
-/// The same for a daemon of this standing: one that is not root has a single id to give.
+/// The same for a daemon of this standing: a non-root daemon has only a single id to give.
 pub fn capabilities_of(standing: Standing, limits: Controllers) -> Capabilities {
     Capabilities {
         own_id_range: standing == Standing::Root,
@@ -328,7 +326,7 @@ pub fn capabilities_of(standing: Standing, limits: Controllers) -> Capabilities 
     }
 }
 
-/// A directory to name files in, not to read.
+/// A directory for resolving names, not for reading.
 pub fn open_dir(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(openat(CWD, path, flags, Mode::empty())?)

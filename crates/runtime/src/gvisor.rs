@@ -1,16 +1,15 @@
 //! gVisor: a kernel in user space (the sentry) between the sandbox and the host's kernel.
 //!
-//! runsc starts two processes and goes: the sentry, which runs the sandbox, and the gofer, which opens files
-//! for it. Both live in the sandbox's control groups, within its limits, so whatever the sandbox does is
-//! counted and bounded there; nothing of runsc's own book-keeping is needed, and it goes with their mount
-//! namespace. The sandbox's root is our volume, read and written through the gofer without a cache of
-//! its own (`--file-access=shared`), so that what is on it is always current.
+//! runsc starts two processes and exits: the sentry, which runs the sandbox, and the gofer, which opens files for it.
+//! Both live in the sandbox's cgroups, within its limits, so everything that the sandbox does is accounted and limited
+//! there. Nothing of runsc's own state is needed, and it disappears with their mount namespace. The sandbox's root is
+//! our volume, accessed through the gofer without a cache (`--file-access=shared`), so that its content is always
+//! current.
 //!
-//! No descriptor passes into that kernel. So the guest is a file, seen read-only inside, and it dials: its
-//! token comes on stdin, and the daemon keeps it in the sandbox's home for the daemons to come.
-//! Commands have no leaf of the host's; the guest makes groups in the sentry's kernel instead. What is out
-//! of memory is the sentry, and the whole sandbox with it: that is why no exec is ever told to have
-//! been the one.
+//! No descriptor can be passed into that kernel. So the guest is a file, read-only inside, and it dials: it reads its
+//! token from stdin, and the token is stored in the sandbox's home for later daemons. Commands have no leaf on the
+//! host; instead the guest creates cgroups in the sentry's kernel. Out of memory affects the sentry, and the whole
+//! sandbox with it, so no single exec is ever reported as out of memory.
 
 mod files;
 #[cfg(test)]
@@ -42,18 +41,18 @@ use sandkeep_sys::{
     stage::{BUNDLE, Dev, Identity, Meeting, ROOT, STATE, Stage},
 };
 
-/// Where the sandbox sees the directory with the guest and the socket that it dials.
+/// Path inside of the directory with the guest and the socket that it dials.
 const INSIDE: &str = "/run/sandkeep";
-/// By what name the sentry calls itself.
+/// The sentry's process name.
 const SENTRY: &[u8] = b"runsc-sandbox\0";
 
 pub struct Gvisor {
     program: Program,
     stage: Stage,
     platform: Platform,
-    /// Sockets that are bound for sandboxes which are being started.
+    /// Bound sockets of sandboxes that are being started.
     bound: Mutex<HashMap<SandboxId, DialBack>>,
-    /// The other ends of the pipes on which guests got their tokens, where those are lifelines as well.
+    /// The writing ends of the pipes for the guests' tokens, which also serve as lifelines.
     lifelines: Mutex<HashMap<SandboxId, OwnedFd>>,
 }
 
@@ -61,7 +60,7 @@ pub struct Gvisor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Platform {
     Systrap,
-    /// Where runsc is older than systrap.
+    /// For versions of runsc before systrap.
     Ptrace,
 }
 
@@ -69,7 +68,7 @@ impl Gvisor {
     pub const NAME: &str = "gvisor";
     const TOOL: &str = "runsc";
 
-    /// Looks for runsc, and for what it can do.
+    /// Detects runsc and its features.
     pub async fn runtime(
         host_resources: Arc<HostResources>,
         stage: Stage,
@@ -118,17 +117,17 @@ impl Gvisor {
         plan: &Plan,
         id_base: u32,
     ) -> Result<(), RuntimeError> {
-        // runsc finds it by its path, as the host does: it must not be a link that leads elsewhere.
+        // runsc resolves the path on the host: it must not be a link that leads elsewhere.
         let tmp = plan.stored().and_then(|files| files.root.make_directory("tmp", 0o1777));
         tmp.map_err(Self::failed("find its /tmp"))?;
         let token = self.prepare(plan, id_base).map_err(Self::failed("prepare its guest"))?;
         let host = Host::IsDialed(token);
         let mut parts = Parts::open(Self::NAME, host_resources, plan, self.place(), host)?;
         parts.entry_needed(Self::NAME)?;
-        // A sentry that cannot have another thread ends, and the sandbox with it.
+        // A sentry that cannot create a thread exits, and the sandbox with it.
         let unbound = host_resources.make_groups_for(plan, limits::PIDS_MAX);
         unbound.map_err(Self::failed("make its control groups"))?;
-        // The guest's lifeline is the pipe that its token comes on.
+        // The pipe with its token is the guest's lifeline.
         parts.lifeline = Lifeline::None;
         let files = Files::of(&plan.home);
         bundle(plan, id_base)
@@ -152,8 +151,7 @@ impl Gvisor {
         tool.ended_well().await.map_err(failed)
     }
 
-    /// Writes what the guest needs and binds the socket that it will dial; returns where it reads its
-    /// token from.
+    /// Writes the guest's files and binds the socket that it will dial; returns the descriptor with its token.
     fn prepare(&self, plan: &Plan, id_base: u32) -> io::Result<OwnedFd> {
         let token = DialToken::random();
         let files = Files::of(&plan.home);
@@ -177,7 +175,7 @@ impl Gvisor {
 }
 
 fn lock<T>(map: &Mutex<HashMap<SandboxId, T>>) -> MutexGuard<'_, HashMap<SandboxId, T>> {
-    // Nothing panics while it holds the lock.
+    // No code panics while it holds the lock.
     map.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -200,7 +198,7 @@ fn bundle(plan: &Plan, id_base: u32) -> Bundle {
         args,
         mounts: vec![
             bind(&format!("{BUNDLE}/{DIAL}"), INSIDE, "ro"),
-            // Left alone, runsc would put a file system of its own there, in the sentry's memory.
+            // Otherwise runsc would mount a file system of its own there, in the sentry's memory.
             bind(&format!("{ROOT}/tmp"), "/tmp", "rw"),
         ],
     }
@@ -222,11 +220,11 @@ impl Starter for Gvisor {
     }
 
     fn capabilities(&self, limits: Controllers) -> Capabilities {
-        // Processes are the sentry's own business, and memory is the sentry's as a whole.
+        // Processes are internal to the sentry, and memory belongs to the sentry as a whole.
         Capabilities {
             pids_limit: false,
             oom_per_exec: false,
-            // Its commands are processes of the sentry's kernel, which no group of ours can tell apart.
+            // Its commands are processes of the sentry's kernel, which our cgroups cannot distinguish.
             exec_limits: false,
             ..grouped::capabilities(limits)
         }
@@ -249,7 +247,7 @@ impl Starter for Gvisor {
         Ok(Started { pidfd, ids: Some(ids) })
     }
 
-    /// With the sentry all ends; the gofer has nobody to work for then.
+    /// Everything ends with the sentry; the gofer then has nothing left to serve.
     fn guest_among(&self, pids: &[u32]) -> Option<u32> {
         pids.iter().copied().find(|pid| {
             let words = std::fs::read(format!("/proc/{pid}/cmdline"));
@@ -267,7 +265,7 @@ impl Starter for Gvisor {
         let files = Files::of(home.path());
         let dial_back = match lock(&self.bound).remove(id) {
             Some(dial_back) => dial_back,
-            // An earlier daemon started it; the socket that it left says whose it has to be.
+            // An earlier daemon started it; the owner of its socket tells the expected user.
             None => DialBack::bind(files.open_dial()?, SOCKET, files.owner()?)?,
         };
         let proof = Proof::Token(files.token()?);

@@ -1,5 +1,5 @@
-//! A runtime whose technology may come while the daemon runs, as a container engine does that is started later. Until it is
-//! there it is a [`MissingRuntime`] with the last reason; from then on it is the real one.
+//! A runtime whose technology may become available while the daemon runs, such as a container engine that is started
+//! later. Until then it is a [`MissingRuntime`] with the last reason; afterwards it is the real one.
 
 use std::fmt::Display;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -25,7 +25,7 @@ pub struct LateRuntime {
 }
 
 impl LateRuntime {
-    /// Looks for it once; what is not found is looked for again by [`Runtime::look_again`].
+    /// Tries to detect it; if that fails, [`Runtime::look_again`] tries again.
     pub async fn sought<R, E, F>(
         name: &'static str,
         find: impl Fn() -> F + Send + Sync + 'static,

@@ -1,6 +1,6 @@
-//! Isolation technologies, behind one contract: [`Runtime`]. A runtime says what it can do ([`Capabilities`]) and how its
-//! sandboxes keep their files ([`Files`]); whatever it cannot do it refuses before any side effect. The suite
-//! `conformance` (a feature) tells whether it keeps its word. `crates/sandkeep/examples/own_runtime.rs` is a whole one.
+//! Isolation technologies behind one contract: [`Runtime`]. A runtime declares its features ([`Capabilities`]) and how
+//! its sandboxes store their files ([`Files`]), and refuses everything else before any side effect. The suite
+//! `conformance` (a cargo feature) checks that. `crates/sandkeep/examples/own_runtime.rs` is a complete example.
 //!
 //! ```
 //! use sandkeep_runtime::{Files, Runtime, Usable};
@@ -15,12 +15,12 @@
 //! ```
 //!
 //! ```text
-//!            create            start              freeze
-//!  (nothing) ──────▶ created ────────▶ running ⇄ frozen
-//!      ▲                ▲    ◀────────    │  thaw
-//!      │                │      stop       │ dies (wait resolves)
-//!      │                └─────────────────┘
-//!      └── destroy, from anywhere, half-made included
+//!           create            start              freeze
+//! (nothing) ──────▶ created ────────▶ running ⇄ frozen
+//!     ▲                ▲    ◀────────    │  thaw
+//!     │                │      stop       │ dies (wait resolves)
+//!     │                └─────────────────┘
+//!     └── destroy, from every state, including half-created
 //! ```
 
 mod bwrap;
@@ -62,21 +62,21 @@ pub use oci::{Crun, Runc};
 pub use podman::Podman;
 pub use staged::{Staged, Technique};
 
-/// What is true of this runtime on this machine.
+/// Capabilities of this runtime on this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 pub struct Capabilities {
     /// Commands are real processes behind real isolation.
     pub isolation: bool,
     /// Every sandbox has its own range of user ids.
     pub own_id_range: bool,
-    /// Commands can run as any user inside, root included; else only as `user`.
+    /// Commands can run as any user inside, including root; otherwise only as `user`.
     pub any_user: bool,
     pub memory_limit: bool,
-    /// An exec that runs out of memory ends alone, and is told so. Else the whole sandbox ends.
+    /// An exec that runs out of memory ends alone, and is reported so. Otherwise the whole sandbox ends.
     pub oom_per_exec: bool,
     pub cpu_limit: bool,
     pub pids_limit: bool,
-    /// A command can have limits of its own, of those kinds that hold for a sandbox.
+    /// A command can have limits of its own, of the kinds that are enforced for a sandbox.
     pub exec_limits: bool,
     /// `freeze` and `thaw`.
     pub pause: bool,
@@ -90,40 +90,40 @@ pub struct Capabilities {
     pub survives_daemon: bool,
 }
 
-/// Whether a runtime can be used here, and if not, why.
+/// Whether a runtime is usable here, and if not, why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Usable {
     Yes,
     No { reason: String },
 }
 
-/// How the sandboxes of a runtime keep their files.
+/// How the sandboxes of a runtime store their files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Files {
-    /// On volumes of our storage, whose roots are of one of these kinds.
+    /// On volumes of our storage, with a root of one of these kinds.
     OnStorage(&'static [RootKind]),
-    /// The runtime keeps them itself, as a provider does on its own machines. There is no volume: no path of the host is in
-    /// a plan, and snapshots, rollbacks, forks and diffs are not offered.
+    /// The runtime stores them itself, like a provider on its own machines. There is no volume: a plan contains no path
+    /// of the host, and snapshots, rollbacks, forks and diffs are not available.
     Remote,
 }
 
-/// The files of a sandbox that is to be made.
+/// The files of a planned sandbox.
 #[derive(Clone, Debug)]
 pub enum PlannedFiles {
     Stored(StoredFiles),
-    /// Only for a runtime that says [`Files::Remote`].
+    /// Only for a runtime with [`Files::Remote`].
     Remote,
 }
 
 #[derive(Clone, Debug)]
 pub struct StoredFiles {
-    /// Of a kind that the runtime takes.
+    /// Of a kind that the runtime accepts.
     pub root: Root,
-    /// What the template shows of the host, read-only, on top of the root.
+    /// The template's directories of the host, read-only, on top of the root.
     pub binds: Arc<[Bind]>,
 }
 
-/// All that a runtime needs to make a sandbox.
+/// Everything that a runtime needs to create a sandbox.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub id: SandboxId,
@@ -131,14 +131,14 @@ pub struct Plan {
     pub files: PlannedFiles,
     pub resources: Resources,
     pub privilege: Privilege,
-    /// A directory of the host for this sandbox alone, which the sandbox cannot see. When it is
-    /// started, the caller has put its `meta.json` there.
+    /// A directory of the host for this sandbox alone, invisible inside. Before the start, the caller has written
+    /// `meta.json` there.
     pub home: PathBuf,
     pub lifetime: Lifetime,
 }
 
 impl Plan {
-    /// Refuses a plan whose files are not as the runtime keeps them: the first thing that a `create` does.
+    /// Refuses a plan whose files do not suit the runtime: the first step of every `create`.
     pub fn check_files(&self, runtime: &dyn Runtime) -> Result<(), RuntimeError> {
         let fits = match (runtime.files(), &self.files) {
             (Files::OnStorage(kinds), PlannedFiles::Stored(files)) => {
@@ -168,12 +168,12 @@ impl Plan {
     }
 }
 
-/// What ends a sandbox that nobody ends.
+/// How long a sandbox lives without being ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lifetime {
     /// It outlives the daemon.
     Detached,
-    /// It dies with the daemon, however that dies.
+    /// It dies with the daemon, however the daemon dies.
     WithDaemon,
 }
 
@@ -218,44 +218,43 @@ pub enum RuntimeError {
 }
 
 /// # Behavior
-/// - Methods on different sandboxes run side by side; for one sandbox the caller serializes
-///   everything but `wait`, `stats` and `connect`.
-/// - A missing capability answers `Unsupported` with no side effect, never weaker isolation.
-/// - `destroy` and `stop` are idempotent; all methods may be repeated after a crash half-way.
+/// - Methods on different sandboxes run concurrently; for one sandbox the caller serializes everything but `wait`,
+///   `stats` and `connect`.
+/// - A missing capability returns `Unsupported` with no side effect, never weaker isolation.
+/// - `destroy` and `stop` are idempotent; all methods may be repeated after a crash in the middle.
 /// - Sandboxes of another instance are never listed or touched.
 #[async_trait]
 pub trait Runtime: Send + Sync {
     fn name(&self) -> &'static str;
 
-    /// Whether it can be used now. The answer may change, see [`Self::look_again`].
+    /// Whether it is usable now. This can change, see [`Self::look_again`].
     fn usable(&self) -> Usable {
         Usable::Yes
     }
 
-    /// They may change with [`usable`](Self::usable), as [`files`](Self::files) may.
+    /// They can change with [`usable`](Self::usable), and so can [`files`](Self::files).
     fn capabilities(&self) -> Capabilities;
 
-    /// How its sandboxes keep their files. A sandbox keeps them all its life as they were when it was made.
+    /// How its sandboxes store their files. For an existing sandbox this never changes.
     fn files(&self) -> Files;
 
-    /// Looks once more whether it can be used, if it could not: what it stands on may have come since. Called at intervals, and
-    /// before anybody is refused. A runtime whose needs cannot come later does nothing.
+    /// If it was unusable, checks again whether it is: its requirements may have become available. Called at intervals,
+    /// and before a request is refused. A runtime whose requirements cannot change does nothing.
     async fn look_again(&self) {}
 
-    /// Makes what exists while the sandbox does not run. A second call with the same plan is `Ok`.
-    /// A crash half-way leaves what `destroy` removes.
+    /// Creates everything that exists while the sandbox does not run. A second call with the same plan is `Ok`. A crash
+    /// in the middle leaves what `destroy` removes.
     async fn create(&self, plan: &Plan) -> Result<(), RuntimeError>;
 
-    /// Starts a created sandbox. When it returns, `connect` works (a request may have to wait for
-    /// the guest to come up). If it fails, nothing runs. A crash half-way leaves a running sandbox
-    /// or none.
+    /// Starts a created sandbox. When this returns, `connect` works (a request may have to wait for the guest to come
+    /// up). If it fails, nothing runs. A crash in the middle leaves a running sandbox or none.
     async fn start(&self, plan: &Plan) -> Result<(), RuntimeError>;
 
-    /// Ends all processes: SIGTERM, `grace`, SIGKILL. The sandbox can be started again.
-    /// `Ok` if it does not run. It may be dropped in the middle and called again with less grace.
+    /// Ends all processes: SIGTERM, `grace`, SIGKILL. The sandbox can be started again. `Ok` if it does not run. The
+    /// future may be dropped and the method called again with less grace.
     async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<(), RuntimeError>;
 
-    /// Every process stands still until `thaw`; the guest itself may still answer. Only with [`Capabilities::pause`].
+    /// Freezes every process until `thaw`; the guest itself may still answer. Only with [`Capabilities::pause`].
     async fn freeze(&self, id: &SandboxId) -> Result<(), RuntimeError> {
         let _ = id;
         Err(RuntimeError::Unsupported { runtime: self.name(), what: "pause" })
@@ -266,11 +265,11 @@ pub trait Runtime: Send + Sync {
         Err(RuntimeError::Unsupported { runtime: self.name(), what: "resume" })
     }
 
-    /// Kills and removes everything, also of a half-made, frozen or unknown sandbox. When it
-    /// returns, no process, cgroup, mount or namespace of it is left.
+    /// Kills and removes everything, also of a half-created, frozen or unknown sandbox. When this returns, no process,
+    /// cgroup, mount or namespace of it is left.
     async fn destroy(&self, id: &SandboxId) -> Result<(), RuntimeError>;
 
-    /// Resolves when the sandbox is dead, however it died, and says why; at once if it does not run.
+    /// Resolves when the sandbox is dead, however it died, with the reason; at once if it does not run.
     async fn wait(&self, id: &SandboxId) -> Death;
 
     /// All sandboxes of this instance whose full labels can be recovered, running or not.
@@ -278,6 +277,6 @@ pub trait Runtime: Send + Sync {
 
     async fn stats(&self, id: &SandboxId) -> Result<Stats, RuntimeError>;
 
-    /// The way inside a running sandbox.
+    /// Connects to the guest of a running sandbox.
     async fn connect(&self, id: &SandboxId) -> Result<Arc<dyn Guest>, RuntimeError>;
 }

@@ -1,5 +1,5 @@
-//! A runtime that cannot be used on this machine: it is listed with the reason and refuses
-//! everything, so that nobody silently gets another.
+//! A runtime that cannot be used on this machine: it is listed with the reason and refuses everything, so that nobody
+//! silently gets another one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,8 +56,8 @@ impl Runtime for MissingRuntime {
     }
 
     async fn destroy(&self, _: &SandboxId) -> Result<(), RuntimeError> {
-        // Whatever an earlier daemon left with a runtime that is gone cannot be reached from here;
-        // claiming that it is removed would be a lie.
+        // What an earlier daemon left with a missing runtime cannot be reached from here; reporting it as removed would
+        // be a lie.
         self.refuse("destroy")
     }
 

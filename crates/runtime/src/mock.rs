@@ -1,6 +1,6 @@
-//! A runtime without isolation, without processes, without files: sandboxes are entries of a map and
-//! commands a handful of words it understands. It is there for tests of the broker and of the
-//! protocols above it, and only with `--enable-mock`; its capabilities say that it does nothing.
+//! A runtime without isolation, processes and files: sandboxes are entries of a map, and commands are a few built-in
+//! words. It exists for tests of the broker and the protocols above it, and only with `--enable-mock`; its capabilities
+//! declare nothing.
 
 mod guest;
 mod shell;
@@ -48,11 +48,11 @@ impl MockRuntime {
     }
 
     fn world(&self) -> MutexGuard<'_, HashMap<SandboxId, Machine>> {
-        // Nothing panics between two changes that belong together.
+        // No code panics between two changes that belong together.
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends what runs, if anything does; `how` is what its commands notice.
+    /// Ends a running sandbox; `how` is what its commands notice.
     fn bring_down(machine: &Machine, how: Shutdown, reason: &str) {
         let down = Life::Down(Death { reason: reason.to_owned() });
         machine.life.send_if_modified(|life| match life {
@@ -77,12 +77,12 @@ impl MockRuntime {
         Self { instance: instance.into(), ..self.clone() }
     }
 
-    /// The same world, whose sandboxes keep their files in another way.
+    /// The same world, with another way of storing files.
     pub fn keeping(&self, files: Files) -> Self {
         Self { files, ..self.clone() }
     }
 
-    /// Kills a sandbox as somebody outside would, with no word to anybody.
+    /// Kills a sandbox as an outside process would, without telling anybody.
     pub fn kill(&self, id: &SandboxId) {
         if let Some(machine) = self.world().get(id) {
             Self::bring_down(machine, Shutdown::Killed, "guest killed by signal 9");

@@ -1,6 +1,6 @@
-//! The native runtime: namespaces, seccomp and Landlock, made by our own launcher.
+//! The native runtime: namespaces, seccomp and Landlock, set up by our own launcher.
 //!
-//! A daemon that is not root has one id to give, its own, which is `user` inside; nobody is root there.
+//! A non-root daemon has one id to give, its own, which is `user` inside; root does not exist there.
 
 #[cfg(test)]
 mod tests;
@@ -24,9 +24,9 @@ use sandkeep_sys::{
     launcher::{Launch, LaunchError, Launched, Launcher, Means, Standing},
 };
 
-/// User namespaces to have ready for the next sandboxes.
+/// User namespaces to prepare for the next sandboxes.
 const NEXT_ID_BASES: usize = 4;
-/// The launcher may die under us once; twice is no accident.
+/// The launcher may die once; twice is no accident.
 const LAUNCH_TRIES: usize = 2;
 
 pub struct Native {
@@ -50,8 +50,7 @@ pub enum NoLauncher {
 impl Native {
     pub const NAME: &str = "native";
 
-    /// Starts the launcher: `launcher` is how to execute it, this program with the arguments that
-    /// make it one.
+    /// Starts the launcher: `launcher` is the command, this program with the arguments that make it one.
     pub async fn runtime(
         host_resources: Arc<HostResources>,
         launcher: Vec<OsString>,
@@ -149,7 +148,7 @@ fn request<'a>(
     Ok((launch, fds))
 }
 
-/// Whoever is not root has no mounts to pass: the launcher finds them.
+/// A non-root daemon has no mounts to pass: the launcher finds them by path.
 fn named(host_resources: &HostResources, plan: &Plan) -> io::Result<Means> {
     let bytes = |path: &Path| path.as_os_str().as_bytes().to_owned();
     let files = plan.stored()?;

@@ -1,10 +1,9 @@
-//! OCI bundles: one way to describe a sandbox to every tool that takes the specification, with the
-//! same walls as those of the native runtime.
+//! OCI bundles: one description of a sandbox for every tool that supports the specification, with the same isolation as
+//! the native runtime.
 //!
-//! A bundle is written anew on each start and says nothing that the sandbox's plan does not. The root
-//! in it is complete: whoever executes the tool has put the volume, with its ids mapped, and the
-//! template's directories there. Control groups are not in it at all: they are ours, and the tool
-//! is executed within them.
+//! A bundle is rewritten on each start and contains only what follows from the sandbox's plan. Its root is complete:
+//! before the tool is executed, the volume (with its ids mapped) and the template's directories are mounted there.
+//! Cgroups are not part of it: they are ours, and the tool is executed within them.
 
 pub mod seccomp;
 mod spec;
@@ -31,28 +30,28 @@ pub use tools::{Crun, Runc};
 pub use spec::Mount;
 use spec::{Capabilities, IdMapping, Linux, Namespace, Process, Root, Spec, User};
 
-/// The oldest version that has all we say; the tools of today take it.
+/// The oldest version with everything we use; current tools accept it.
 const OCI_VERSION: &str = "1.0.2";
 const NAMESPACES: [&str; 5] = ["user", "pid", "mount", "ipc", "uts"];
 
-/// Whose control groups a sandbox sees as its own root.
+/// Which cgroups a sandbox sees as its root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CgroupNamespace {
     Own,
-    /// On version 2 a namespace rooted in the guest's own group would forbid it to fill its leaves.
+    /// On v2, a namespace rooted in the guest's own group would prevent it from using its leaves.
     Shared,
 }
 
-/// Who carries out the sandbox's system calls.
+/// Which kernel executes the sandbox's system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
     Host,
-    /// gVisor's: its guest makes control groups there and gives up the right to once it has.
+    /// gVisor's: its guest creates cgroups there and drops the right to do so afterwards.
     Gvisor,
 }
 
 impl Kernel {
-    /// What the guest may do besides.
+    /// Additional capabilities of the guest.
     fn also(self) -> &'static [&'static str] {
         match self {
             Self::Host => &[],
@@ -60,8 +59,8 @@ impl Kernel {
         }
     }
 
-    /// The user namespace to enter. The root may be an overlay that was mounted from inside it: in another
-    /// one of the same ids its set-user-ID programs would not work. The sentry takes care of those itself.
+    /// The user namespace to enter. The root may be an overlay that was mounted inside it: in another namespace with
+    /// the same ids its set-user-ID programs would not work. The sentry handles those itself.
     fn users(self) -> Option<&'static str> {
         match self {
             Self::Host => Some(USERS),
@@ -69,7 +68,7 @@ impl Kernel {
         }
     }
 
-    /// The network is that which the tool is executed in. The sentry has one of its own, and none of the host's.
+    /// The tool is executed in the sandbox's network. The sentry has one of its own, and none of the host's.
     fn network(self) -> Option<&'static str> {
         match self {
             Self::Host => None,
@@ -77,8 +76,8 @@ impl Kernel {
         }
     }
 
-    /// Whether files can be made in /dev. gVisor's kernel lets nobody write to a device of a read-only
-    /// file system, and only root could make one.
+    /// Whether files can be created in /dev. gVisor's kernel lets nobody write to a device on a read-only file system,
+    /// and only root could create one.
     fn dev(self) -> &'static str {
         match self {
             Self::Host => "ro",
@@ -87,17 +86,17 @@ impl Kernel {
     }
 }
 
-/// What differs from one sandbox to the next.
+/// The variable parts of a bundle.
 #[derive(Clone, Debug)]
 pub struct Bundle {
-    /// Where the tool finds the sandbox's root, as it sees paths.
+    /// Path of the sandbox's root, as seen by the tool.
     pub root: String,
     pub hostname: String,
-    /// The host's id of the sandbox's root; the range goes up from there.
+    /// The host's uid of the sandbox's root; the range starts there.
     pub id_base: u32,
     pub privilege: Privilege,
     pub kernel: Kernel,
-    /// How much fits into /dev/shm.
+    /// Size of /dev/shm.
     pub shm_bytes: u64,
     pub cgroup_namespace: CgroupNamespace,
     /// The guest and its arguments.
@@ -107,8 +106,7 @@ pub struct Bundle {
 }
 
 impl Bundle {
-    /// Makes the directory, in place of an earlier one with all that is in it, and writes the bundle
-    /// there.
+    /// Creates the directory, replacing an earlier one, and writes the bundle there.
     pub fn write(&self, dir: &Path) -> io::Result<()> {
         match fs::remove_dir_all(dir) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -118,7 +116,7 @@ impl Bundle {
         self.write_into(dir)
     }
 
-    /// Writes the bundle into a directory that was made for it.
+    /// Writes the bundle into an existing directory.
     pub fn write_into(&self, dir: &Path) -> io::Result<()> {
         let file = dir.join("config.json");
         let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
@@ -173,7 +171,7 @@ impl Bundle {
             capabilities: Capabilities {
                 bounding: keep(),
                 effective: keep(),
-                // Nothing that is executed shall get any by inheritance.
+                // Executed programs must not inherit any.
                 inheritable: Vec::new(),
                 permitted: keep(),
             },
@@ -184,7 +182,7 @@ impl Bundle {
         }
     }
 
-    /// /proc and a small /dev. The tool puts the usual devices into it.
+    /// /proc and a small /dev. The tool adds the usual devices.
     fn system_mounts(&self) -> Vec<Mount> {
         let quiet = "nosuid,noexec";
         vec![
@@ -202,7 +200,7 @@ impl Bundle {
     }
 }
 
-/// What of /proc is covered in every container.
+/// The parts of /proc that are masked in every container.
 pub fn masked_paths() -> Vec<String> {
     MASKED.iter().chain(&MASKED_DIRS).map(|path| format!("/{path}")).collect()
 }

@@ -1,8 +1,8 @@
-//! Sandboxes as Podman containers (see `engine`), through its own API and not the one that imitates
-//! Docker's: only there a container's root can be a directory, which needs no image.
+//! Sandboxes as Podman containers (see `engine`), through its own API and not the Docker-compatible one: only there a
+//! container's root can be a directory, which needs no image.
 //!
-//! Podman writes its own mount points into that directory, so it is an empty one of ours that all
-//! containers share, read-only for them, and not the volume.
+//! Podman creates its own mount points in that directory. So it is an empty one of ours that all containers share,
+//! read-only for them, and not the volume.
 
 mod client;
 mod spec;
@@ -32,7 +32,7 @@ use sandkeep_sys::cgroup::Controllers;
 
 /// The directory that is every container's root, in the data directory.
 const ROOT: &str = "podman-root";
-/// The filter of system calls, in the data directory.
+/// The seccomp filter, in the data directory.
 const SECCOMP: &str = "podman-seccomp.json";
 
 pub struct Podman {
@@ -41,7 +41,7 @@ pub struct Podman {
     limits: Controllers,
 }
 
-/// What Podman takes from files.
+/// Files that Podman reads.
 pub struct Files {
     root: PathBuf,
     seccomp: PathBuf,
@@ -66,14 +66,14 @@ impl Files {
 impl Podman {
     pub const NAME: &str = "podman";
 
-    /// Where it listens, unless told otherwise.
+    /// The default sockets.
     fn usual_sockets() -> Vec<PathBuf> {
         let users = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let users = users.map(|dir| dir.join("podman/podman.sock"));
         [PathBuf::from("/run/podman/podman.sock")].into_iter().chain(users).collect()
     }
 
-    /// Finds out whether Podman is there and can be used; if not, the error says why.
+    /// Checks whether Podman is available and usable; if not, the error says why.
     pub async fn runtime(
         host: Option<&str>,
         host_resources: Arc<HostResources>,
@@ -100,8 +100,8 @@ impl Podman {
         self.client.call(method, path, None, limits::ENGINE_ANSWER).await
     }
 
-    /// All that Podman says about a container. One that has just ended and that Podman takes for a running one
-    /// it cannot describe: it reads of a process that is gone. It notices soon.
+    /// Podman's description of a container. It cannot describe one that has just ended while it still considers it
+    /// running, because it reads from a process that is gone. It notices soon.
     async fn describe(&self, name: &str) -> Result<Answer, EngineError> {
         let path = format!("/containers/{name}/json");
         let given_up = Instant::now() + limits::ENGINE_SETTLES;
@@ -115,7 +115,7 @@ impl Podman {
     }
 }
 
-/// Whether Podman looked for a process that had ended before it could.
+/// Whether Podman failed because a process had just ended.
 fn stumbled(answer: &Answer) -> bool {
     const GONE: &[u8] = b"no such process";
     answer.status == INTERNAL_ERROR && answer.body.windows(GONE.len()).any(|part| part == GONE)
@@ -155,7 +155,7 @@ struct SecurityInfo {
     rootless: bool,
 }
 
-/// Of all that Podman says about a container. States are words, and new ones may come.
+/// The relevant part of Podman's description. States are strings, because new ones may be added.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Described {
@@ -258,7 +258,7 @@ impl Engine for Podman {
         let filters = format!(r#"{{"label":["{label}={value}"]}}"#);
         let filters = utf8_percent_encode(&filters, NON_ALPHANUMERIC);
         let path = format!("/containers/json?all=true&filters={filters}");
-        // Podman says null for an empty list.
+        // Podman returns null for an empty list.
         let all: Option<Vec<Summary>> = self.ask(Method::Get, &path).await?.expect(&[OK])?;
         let listed = |summary: Summary| Listed {
             labels: summary.labels.unwrap_or_default(),

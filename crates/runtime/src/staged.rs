@@ -1,7 +1,7 @@
-//! Runtimes that leave the making of namespaces to a foreign tool, executed through a stage.
+//! Runtimes that leave the creation of namespaces to an external tool, executed through a stage.
 //!
-//! They are grouped runtimes like the native one, and differ from it in nothing but who makes the
-//! namespaces: ids, control groups, mounts, the filter of system calls and the guest are the same.
+//! They are grouped runtimes like the native one, and differ only in who creates the namespaces: ids, cgroups, mounts,
+//! the seccomp filter and the guest are the same.
 
 mod as_user;
 mod tool;
@@ -34,45 +34,45 @@ pub use tool::{Program, ToolMissing};
 /// A grouped runtime whose guests a tool starts.
 pub type StagedRuntime<T> = GroupedRuntime<Staged<T>>;
 
-/// One foreign tool.
+/// One external tool.
 pub trait Technique: Send + Sync {
     const NAME: &str;
-    /// The Debian package that has it, for people.
+    /// The Debian package that contains it, for messages.
     const PACKAGE: &str;
-    /// The oldest version that can do what is asked of it.
+    /// The oldest usable version.
     const OLDEST: (u32, u32);
 
-    /// What becomes of the tool once the guest runs.
+    /// What happens to the tool once the guest runs.
     const AFTERWARDS: Afterwards;
 
-    /// Whether it can do without root, given user namespaces.
+    /// Whether it works without root, given user namespaces.
     const WITHOUT_ROOT: WithoutRoot = WithoutRoot::Refused;
 
-    /// What the stage becomes. Files that the tool reads are made here, in the sandbox's home.
+    /// The command that the stage executes. Files that the tool reads are written here, to the sandbox's home.
     fn direct(&self, scene: &Scene<'_>) -> io::Result<Direction>;
 
-    /// The tool's arguments for a daemon that is not root.
+    /// The tool's arguments for a non-root daemon.
     fn direct_as_user(&self, _: &UserScene<'_>) -> io::Result<Vec<String>> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }
 
-/// Whether a tool can be used by a daemon that is not root.
+/// Whether a non-root daemon can use the tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WithoutRoot {
     Refused,
     Possible,
 }
 
-/// What becomes of a tool once the guest runs.
+/// What happens to a tool once the guest runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Afterwards {
     Ends,
-    /// Somebody has to end it; the guest lives on.
+    /// It has to be killed; the guest continues.
     Stays,
 }
 
-/// What a tool is told about a sandbox.
+/// What a tool needs to know of a sandbox.
 pub struct Scene<'a> {
     pub plan: &'a Plan,
     pub parts: &'a Parts,
@@ -81,12 +81,12 @@ pub struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    /// The guest and its arguments, as the tool has to execute them.
+    /// The guest's command line, as the tool has to execute it.
     pub fn guest(&self) -> Vec<String> {
         guest(self.parts.lifeline)
     }
 
-    /// How many descriptors the tool hands on.
+    /// How many descriptors the tool passes on.
     pub fn guest_fds(&self) -> u32 {
         match self.parts.lifeline {
             Lifeline::None => GUEST_FDS,
@@ -107,7 +107,7 @@ fn guest(lifeline: Lifeline) -> Vec<String> {
 /// How a tool is executed.
 pub struct Direction {
     pub arguments: Vec<String>,
-    /// A directory that the tool finds as [`stage::BUNDLE`].
+    /// A directory that is visible to the tool as [`stage::BUNDLE`].
     pub bundle: Option<PathBuf>,
     pub dev: Dev,
     pub identity: Identity,
@@ -121,7 +121,7 @@ pub struct Staged<T> {
 }
 
 impl<T: Technique + 'static> Staged<T> {
-    /// Looks for the tool and whether it is new enough.
+    /// Detects the tool and checks its version.
     pub async fn runtime(
         technique: T,
         host_resources: Arc<HostResources>,
@@ -163,10 +163,10 @@ impl<T: Technique + 'static> Staged<T> {
     }
 }
 
-/// What is the same whenever a tool is performed.
+/// What is the same for every start of a tool.
 pub struct Act<'a> {
     pub runtime: &'static str,
-    /// What people call the tool.
+    /// The tool's name for messages.
     pub tool: &'static str,
     pub program: &'a Program,
     pub stage: &'a Stage,
@@ -174,7 +174,7 @@ pub struct Act<'a> {
 }
 
 impl Act<'_> {
-    /// Hands everything to a stage, which becomes the tool.
+    /// Passes everything to a stage, which becomes the tool.
     pub async fn perform(
         &self,
         host_resources: &HostResources,
@@ -214,7 +214,7 @@ fn refused<T: Technique>(error: StageError) -> RuntimeError {
     tool_failed(T::NAME, T::NAME, error)
 }
 
-/// A tool's own words reach the caller.
+/// Passes the tool's own message to the caller.
 pub fn tool_failed(runtime: &'static str, tool: &str, error: StageError) -> RuntimeError {
     let (what, source) = match error {
         StageError::Failed { step, source } => (step, source),

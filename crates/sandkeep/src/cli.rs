@@ -1,5 +1,5 @@
-//! The `sandkeep` command: parse, dispatch, one exit code. Commands that talk to a daemon go through
-//! `sandkeep_client`; `serve` and `run` hold a broker themselves and put it together in `assemble`.
+//! The `sandkeep` command: parse, dispatch, one exit code. Commands that talk to a daemon use `sandkeep_client`;
+//! `serve` and `run` contain a broker, which `assemble` puts together.
 
 mod apply;
 mod argument;
@@ -129,7 +129,7 @@ struct Global {
 }
 
 impl Global {
-    /// The way to the daemon. The key has no flag, because others can read the flags of a process.
+    /// The client for the daemon. The API key has no flag, because other users can read the flags of a process.
     fn client(&self, around: &Surroundings) -> Result<Client, Failure> {
         let key = around.var(ApiKey::VARIABLE).map(|key| ApiKey::new(key)).transpose()?;
         let default = || URL_DEFAULT.parse().expect("the default is a URL");
@@ -206,20 +206,20 @@ enum Command {
     /// Print the version
     Version(version::Args),
     Completions(completions::Args),
-    /// The helper process that makes sandboxes; started by the daemon itself
+    /// The helper process that creates sandboxes; started by the daemon itself
     #[command(hide = true)]
     Launcher {
-        /// Which data directory it works for; only to be told apart by
+        /// The data directory it works for; only for identification
         #[arg(long)]
         instance: String,
         /// When the process it works for is killed, clear up this data directory of it, and others beside that
         #[arg(long, value_name = "DIR")]
         sweep: Option<PathBuf>,
     },
-    /// The short-lived process that becomes a foreign tool; started by the daemon itself
+    /// The short-lived process that becomes an external tool; started by the daemon itself
     #[command(hide = true)]
     Stage,
-    /// Clear up after killed runs
+    /// Clean up after killed runs
     #[command(hide = true)]
     Sweep {
         /// The data directory of the one that was killed last; the others are beside it
@@ -227,7 +227,7 @@ enum Command {
     },
 }
 
-/// How a command that prints does so.
+/// The output format of a command.
 #[derive(Clone, Copy, Debug, clap::Args)]
 struct Format {
     /// Print JSON
@@ -377,7 +377,7 @@ fn block_on(
 ) -> Result<Exit, Failure> {
     let runtime = builder.enable_all().build().map_err(Failure::system("start threads"))?;
     let result = runtime.block_on(work);
-    // A thread may still wait for a line from the terminal; nothing is lost by leaving it.
+    // A thread may still be reading a line from the terminal; nothing is lost by leaving it.
     runtime.shutdown_background();
     result
 }

@@ -1,16 +1,15 @@
-//! What a daemon can be told, and by whom.
+//! The configuration of a daemon, and where each value came from.
 //!
 //! ```text
-//! defaults → sandkeep.toml → SANDKEEP_* → flags          each layer wins over those before it
-//!                    │
-//!                    └─ table   one row per setting: its name, its meaning, how it is read
-//!                          │
-//!              layers::load ──▶ Loaded { settings, entries }   typed values, and where each came from
+//! defaults → sandkeep.toml → SANDKEEP_* → flags          each layer overrides those before it
+//!                   │
+//!                   └─ table   one row per setting: its name, its meaning, its parser
+//!                         │
+//!             layers::load ──▶ Loaded { settings, entries }   typed values, and the origin of each
 //! ```
 //!
-//! The invariant: [`Settings`] that exist are valid. Whatever is wrong, in any layer, is told with its
-//! place, all of it at once, and then nothing starts. There is no global state: whoever needs a
-//! setting is handed it.
+//! Invariant: a [`Settings`] value is valid. All invalid settings, in any layer, are reported at once with their
+//! locations, and the daemon exits. There is no global state: settings are passed to the code that needs them.
 
 mod audit;
 mod commands;
@@ -44,7 +43,7 @@ pub use problem::{ConfigError, Problem};
 pub use settings::{Limits, PORT_DEFAULT, Settings};
 pub use value::log as read_log;
 
-/// What the process finds around it. It is read once, so that a test can say it instead.
+/// The process's environment. It is read once, so that a test can supply it.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
     pub env: BTreeMap<OsString, OsString>,
@@ -63,18 +62,18 @@ impl Surroundings {
         Self { env: std::env::vars_os().collect(), user }
     }
 
-    /// A variable that is set to something: an empty one is as good as none.
+    /// A non-empty variable; an empty one counts as unset.
     pub fn var(&self, name: &str) -> Option<&OsString> {
         self.env.get(&OsString::from(name)).filter(|value| !value.is_empty())
     }
 
-    /// A directory of the XDG rules, by which a relative path is to be ignored.
+    /// An XDG base directory; a relative path is ignored, as the specification requires.
     fn directory(&self, variable: &str, below_home: &str) -> Option<PathBuf> {
         let absolute = |name| self.var(name).map(PathBuf::from).filter(|path| path.is_absolute());
         absolute(variable).or_else(|| absolute("HOME").map(|home| home.join(below_home)))
     }
 
-    /// Where this user's data usually is.
+    /// The default data directory of this user.
     fn data_dir(&self) -> PathBuf {
         match self.user {
             User::Root => PathBuf::from("/var/lib/sandkeep"),
@@ -85,7 +84,7 @@ impl Surroundings {
         }
     }
 
-    /// Where this user's configuration is, if there is any.
+    /// The default configuration file of this user.
     fn config_file(&self) -> Option<PathBuf> {
         match self.user {
             User::Root => Some(PathBuf::from("/etc/sandkeep/sandkeep.toml")),

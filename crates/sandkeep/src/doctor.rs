@@ -1,9 +1,9 @@
-//! `sandkeep doctor`: what this machine offers ([`checks`]), which runtimes can be used on it ([`presence`]), and whether
-//! they isolate (`battery`). And `doctor --leaks`: everything on this machine that belongs to a data directory, and to
-//! which of its sandboxes. What belongs to none is a leak.
+//! `sandkeep doctor`: what this machine offers ([`checks`]), which runtimes are usable on it ([`presence`]), and
+//! whether they isolate (`battery`). And `doctor --leaks`: everything on this machine that belongs to a data directory,
+//! with its sandbox. Anything without an owner is a leak.
 //!
-//! The latter only looks: it takes no lock and changes nothing, so it may run beside the daemon. Because the
-//! daemon goes on meanwhile, what looks unowned is looked at again before it is called a leak.
+//! The leak search is read-only: it takes no lock and changes nothing, so it can run concurrently with the daemon.
+//! Because the daemon keeps working meanwhile, anything without an owner is checked again before it is reported.
 
 mod battery;
 mod cgroups;
@@ -29,8 +29,8 @@ pub use battery::{BatteryError, Ward, examine, kernel};
 pub use checks::{Check, checks};
 pub use presence::{Presence, presence};
 
-/// How often unowned things are looked at again, and how long apart: a destroy under way takes a
-/// moment between removing one thing and the next.
+/// How often suspected leaks are checked again, and the interval: a destroy in progress takes a moment between its
+/// steps.
 const LOOKS_MAX: usize = 10;
 const BETWEEN_LOOKS: std::time::Duration = sandkeep_core::limits::DOCTOR_LOOK_AGAIN;
 
@@ -70,12 +70,12 @@ impl Kind {
     }
 }
 
-/// One thing of this data directory.
+/// One resource of this data directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Found {
     pub kind: Kind,
     pub name: String,
-    /// The sandbox or, for what all share, `instance`. `None`: nobody's.
+    /// The sandbox, or `instance` for shared resources. `None`: no owner.
     pub owner: Option<String>,
     pub detail: String,
 }
@@ -99,12 +99,12 @@ pub enum DoctorError {
     Registry(#[from] StoreError),
 }
 
-/// What the owner of all that the sandboxes share is called.
+/// The owner of everything that the sandboxes share.
 const INSTANCE: &str = "instance";
 
-/// Looks for everything that belongs to the data directory. To one that is not there belongs nothing.
+/// Finds everything that belongs to the data directory; nothing if that does not exist.
 pub fn leaks(data: &Path) -> Result<Leaks, DoctorError> {
-    // Mount tables and loop devices show the real path.
+    // Mount tables and loop devices show the resolved path.
     let data = match std::fs::canonicalize(data) {
         Ok(data) => data,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Leaks::new(Vec::new())),
@@ -134,7 +134,7 @@ impl Leaks {
     }
 }
 
-/// One look at the machine. `data` is a real path.
+/// One scan of the machine. `data` is a resolved path.
 fn look(data: &Path) -> Result<Vec<Found>, DoctorError> {
     let survey = sandkeep_home::survey(data).map_err(during("the homes"))?;
     let rows = disk::rows(data)?;
@@ -171,14 +171,14 @@ impl Owners {
         Self(adopted.map(|home| home.id.clone()).chain(rows.iter().cloned()).collect())
     }
 
-    /// The owner of a thing that bears a sandbox's id.
+    /// The owner of a resource whose name contains a sandbox id.
     fn of(&self, name: &str) -> Option<String> {
         let id = name.parse::<SandboxId>().ok()?;
         self.0.contains(&id).then(|| id.to_string())
     }
 }
 
-/// A control group of a sandbox in one hierarchy.
+/// A cgroup of a sandbox in one hierarchy.
 struct Group {
     path: PathBuf,
     sandbox: String,

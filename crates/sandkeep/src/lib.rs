@@ -1,10 +1,10 @@
 //! Sandkeep: isolated computers for AI agents. This crate is the program: its command line, configuration and doctor, and
 //! the assembly of the other crates into one daemon.
 //!
-//! Read the crates in the order of a request: `sandkeep_doors` decodes and authenticates, `sandkeep_broker` admits and records
-//! the intent in the `sandkeep_store`, the sandbox's supervisor has the `sandkeep_storage` make its volume and a
-//! `sandkeep_runtime` launch it through `sandkeep_sys`, `sandkeep_guestlink` carries out what is asked inside and keeps
-//! a journal of what came of it. `sandkeep_core` is the pure core that all of them share.
+//! The crates in the order of a request: `sandkeep_doors` decodes and authenticates; `sandkeep_broker` admits the
+//! request and records the intent in the `sandkeep_store`; the sandbox's supervisor has the `sandkeep_storage` create
+//! its volume and a `sandkeep_runtime` launch it through `sandkeep_sys`; `sandkeep_guestlink` executes commands inside
+//! and journals their output. `sandkeep_core` is the pure core that all of them share.
 //!
 //! Programs that want sandboxes without a daemon use [`embed`]:
 //!

@@ -1,4 +1,4 @@
-//! The `sandkeep` binary: daemon, launcher and CLI in one file. All of it is in the library.
+//! The `sandkeep` binary: daemon, launcher and CLI in one file. All code is in the library.
 
 use std::process::ExitCode;
 

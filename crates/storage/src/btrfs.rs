@@ -1,32 +1,32 @@
-//! Volumes and layers as btrfs subvolumes: made and removed in microseconds whatever they hold, each
-//! volume with a quota that holds.
+//! Volumes and layers as btrfs subvolumes: created and removed in microseconds regardless of their size, each volume
+//! with an enforced quota.
 //!
 //! ```text
-//! <data>/storage/btrfs.img      the pool: a file attached to a loop device, with all blocks that may be written
-//! <data>/storage/btrfs/         where it is mounted: nosuid, nodev, noatime
+//! <data>/storage/btrfs.img      the pool: a file on a loop device, with every writable block allocated
+//! <data>/storage/btrfs/         its mount point: nosuid, nodev, noatime
 //!   volumes/<sandbox id>/       one subvolume per volume
-//!   volumes/draft.<random>/     what a rollback makes or leaves; swept when the storage is opened
-//!   snapshots/<sandbox id>/     a directory, with what is noted down about the volume as its attributes
+//!   volumes/draft.<random>/     temporary volumes of a rollback; removed when the storage is opened
+//!   snapshots/<sandbox id>/     a directory, with notes about the volume as its attributes
 //!     <snapshot id>/            one read-only subvolume per snapshot
-//!   layers/<hex of chain id>/   read-only subvolumes: a layer with all that is below it
-//!   layers/draft.<random>/      layers in the making; swept when the storage is opened
-//!   balloon/                    what the pool gives back to the disk
+//!   layers/<hex of chain id>/   read-only subvolumes: a layer with everything below it
+//!   layers/draft.<random>/      unfinished layers; removed when the storage is opened
+//!   balloon/                    space that the pool gives back to the disk
 //! ```
 //!
-//! A volume above layers is a snapshot of the topmost. Layers share what they have in common, so a base is
-//! on the disk once for all that stands on it. No subvolume needs the one that it was made from.
+//! A volume above layers is a snapshot of the topmost layer. Layers share common data, so a base is stored once for all
+//! volumes above it. No subvolume depends on the one that it was created from.
 //!
-//! A quota counts what is written to its volume: what a snapshot shares with a layer was charged to that one
-//! when it was written. A file of a layer that is changed counts as far as it was written anew.
+//! A quota counts what is written to its volume: data that a snapshot shares with a layer was charged to the layer when
+//! it was written. A changed file of a layer counts as far as it was rewritten.
 //!
-//! If the data directory is on btrfs itself there is no image and no mount, only the subvolumes. Then
-//! quotas hold only if the filesystem's owner turned simple quotas on: doing that is not ours to do.
+//! If the data directory itself is on btrfs there is no image and no mount, only the subvolumes. Quotas are then
+//! enforced only if the file system's owner has enabled simple quotas, which we must not do ourselves.
 //!
-//! Invariant: everything is done by system calls on what the kernel holds; nothing that is remembered here is
-//! more than a look would tell, so a daemon that is killed loses nothing and a new one sees all.
+//! Invariant: all state is in the kernel. In-memory state is only a cache of it, so a killed daemon loses nothing and a
+//! new one sees everything.
 //!
-//! A subvolume made inside a volume has no quota of its own. The runtime must keep its workload from
-//! the ioctls that make subvolumes, or the quota can be evaded; `destroy` removes such ones all the same.
+//! A subvolume created inside a volume has no quota of its own. The runtime must block the ioctls that create
+//! subvolumes, or the quota can be evaded; `destroy` removes such subvolumes all the same.
 
 mod allowance;
 mod balloon;
@@ -64,18 +64,18 @@ use size::Watch;
 
 const NAME: &str = "btrfs";
 
-/// What the names of drafts begin with. They lie beside what they become, because a subvolume that is
-/// read-only cannot be moved into another directory.
+/// Prefix of drafts. A draft is beside its final name, because a read-only subvolume cannot be moved into another
+/// directory.
 const DRAFT: &str = "draft.";
 
-/// How the pool is made.
+/// How the pool is created.
 #[derive(Clone, Debug, Default)]
 pub struct BtrfsOptions {
-    /// The size of a new image. By default it begins small, with at most
+    /// The size of a new image. The default is small, at most
     /// [`POOL_START_BYTES`](sandkeep_core::limits::POOL_START_BYTES). An existing image keeps its size.
     pub image_bytes: Option<u64>,
-    /// How large the image may become. By default an image whose size was asked for is fixed, and any other may
-    /// become as large as [`POOL_GROWN_MAX_BYTES`](sandkeep_core::limits::POOL_GROWN_MAX_BYTES).
+    /// The maximum size of the image. By default an image with a configured size is fixed, and any other may grow to
+    /// [`POOL_GROWN_MAX_BYTES`](sandkeep_core::limits::POOL_GROWN_MAX_BYTES).
     pub image_max_bytes: Option<u64>,
 }
 
@@ -89,7 +89,7 @@ pub struct Btrfs {
 }
 
 impl BtrfsStorage {
-    /// Opens the pool of a data directory: makes it, attaches and mounts it, or finds it mounted.
+    /// Opens the pool of a data directory: creates, attaches and mounts it, as far as necessary.
     pub fn open(data_dir: &Path, options: &BtrfsOptions) -> Result<Self, StorageError> {
         let mut inner = Btrfs::open(data_dir, options)?;
         let watch = match inner.pool.kind {
@@ -105,14 +105,14 @@ impl BtrfsStorage {
         image::path(data_dir).exists()
     }
 
-    /// Whether a pool of the size that was asked for, if one was, can be had on this disk.
+    /// Whether a pool of the configured size, if any, fits this disk.
     pub(super) fn check_size(data_dir: &Path, options: &BtrfsOptions) -> Result<(), StorageError> {
         image::check_size(data_dir, options)
     }
 }
 
 impl Btrfs {
-    /// Nobody watches the pool yet, so it grows by nothing but [`Sizing::keep_room`](size::Sizing::keep_room).
+    /// No thread watches the pool yet, so it grows only by [`Sizing::keep_room`](size::Sizing::keep_room).
     fn open(data_dir: &Path, options: &BtrfsOptions) -> Result<Self, StorageError> {
         let pool = Arc::new(Pool::open(data_dir, options)?);
         let quotas = Quotas::open(&pool)?;
@@ -121,7 +121,7 @@ impl Btrfs {
         Ok(opened)
     }
 
-    /// Removes what nobody will finish any more. What cannot be removed is tried again at the next start.
+    /// Removes unfinished drafts. Failures are retried at the next start.
     fn sweep(&self) {
         let rooms = [self.pool.layers(), self.pool.volumes()];
         let drafts = rooms.into_iter().try_for_each(|room| sweep_drafts(&room?));
@@ -154,7 +154,7 @@ impl Blocking for Btrfs {
         });
         made.map_err(|source| exists_or(id, failed, source))?;
         if top.is_none() {
-            // The kernel narrows the mode by the umask of whoever started the daemon.
+            // The kernel applies the daemon's umask to the mode.
             chmodat(&volumes, &name, Mode::from_raw_mode(0o755), AtFlags::empty())
                 .map_err(|error| failed(error.into()))?;
         }
@@ -179,7 +179,7 @@ impl Blocking for Btrfs {
     }
 
     fn destroy(&self, id: &SandboxId) -> Result<(), StorageError> {
-        // The volume last, so that a crash before leaves one that is listed.
+        // The volume last, so that after a crash it is still listed.
         let deleted =
             self.delete_snapshots(id).and_then(|()| delete(&self.pool.volumes()?, &c_name(id)));
         deleted.map_err(|source| io_error(format!("destroy {id}"), source))?;
@@ -239,7 +239,7 @@ impl Blocking for Btrfs {
     }
 }
 
-/// Removes a subvolume with all that are within it. `Ok` if it is not there.
+/// Removes a subvolume with all nested ones. `Ok` if it does not exist.
 fn delete(parent: &OwnedFd, name: &CStr) -> io::Result<()> {
     let deleted = match btrfs::delete_subvolume(parent, name) {
         Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
@@ -254,7 +254,7 @@ fn delete(parent: &OwnedFd, name: &CStr) -> io::Result<()> {
     }
 }
 
-/// Removes all subvolumes within one, the innermost first.
+/// Removes all subvolumes nested in one, innermost first.
 fn delete_nested(outer: btrfs::SubvolumeId, filesystem: impl std::os::fd::AsFd) -> io::Result<()> {
     let filesystem = filesystem.as_fd();
     let mut found = btrfs::children(filesystem, outer)?;
@@ -269,7 +269,7 @@ fn delete_nested(outer: btrfs::SubvolumeId, filesystem: impl std::os::fd::AsFd) 
     Ok(())
 }
 
-/// Removes what a draft became, or did not.
+/// Removes all drafts in a directory.
 fn sweep_drafts(room: &OwnedFd) -> io::Result<()> {
     let entries = untrusted::entries(room)?.into_iter();
     let mut drafts = entries.filter(|(name, _)| name.to_bytes().starts_with(DRAFT.as_bytes()));
@@ -281,7 +281,7 @@ fn unused_draft() -> CString {
     CString::new(name).expect("hexadecimal digits hold no NUL")
 }
 
-/// A volume is made only once.
+/// A volume is created only once.
 fn exists_or(
     id: &SandboxId,
     failed: impl FnOnce(io::Error) -> StorageError,

@@ -10,14 +10,14 @@ use super::{
     ZfsStorage,
 };
 
-/// What the operator asked for.
+/// The operator's choice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum StorageChoice {
-    /// `zfs` where the data directory has a pool, `btrfs` where it is possible, else `local`, with a warning.
+    /// `zfs` if the data directory has a pool, `btrfs` if it is possible, otherwise `local`, with a warning.
     #[default]
     Auto,
     Btrfs,
-    /// On this pool, or in this dataset of one.
+    /// On this pool, or in this dataset.
     Zfs(Dataset),
     Local,
 }
@@ -55,10 +55,10 @@ impl FromStr for StorageChoice {
     }
 }
 
-/// A storage, and what to tell the operator about it.
+/// A storage, and a message for the operator.
 pub struct Opened {
     pub storage: Arc<dyn Storage>,
-    /// One line: why `auto` did not give the better storage, and what is missing now.
+    /// One line: why `auto` did not choose the better storage, and what is missing now.
     pub warning: Option<String>,
 }
 
@@ -77,7 +77,7 @@ pub fn open(
     Ok(Opened { storage, warning })
 }
 
-/// The storage that a data directory began with; a new one gets the one that takes no setting up.
+/// The storage that a data directory already uses; a new one gets the one that needs no set-up.
 pub fn begun(data_dir: &Path) -> StorageChoice {
     match (ZfsStorage::given(data_dir), BtrfsStorage::has_image(data_dir)) {
         (Some(given), _) => StorageChoice::Zfs(given),
@@ -86,8 +86,7 @@ pub fn begun(data_dir: &Path) -> StorageChoice {
     }
 }
 
-/// A data directory stays with the storage that it began with: volumes in the other one would seem
-/// to be lost.
+/// A data directory keeps its storage, because volumes in the other one would appear to be lost.
 fn open_auto(data_dir: &Path, options: &BtrfsOptions) -> Result<Opened, StorageError> {
     if let Some(given) = ZfsStorage::given(data_dir) {
         return open(&StorageChoice::Zfs(given), data_dir, options);
@@ -98,7 +97,7 @@ fn open_auto(data_dir: &Path, options: &BtrfsOptions) -> Result<Opened, StorageE
     match BtrfsStorage::open(data_dir, options) {
         Ok(storage) => Ok(Opened { storage: Arc::new(storage), warning: None }),
         Err(StorageError::Unusable { reason, .. }) if !BtrfsStorage::has_image(data_dir) => {
-            // A wrong number is no property of the machine, and the choice would be for good.
+            // An invalid size is not a property of the machine, and the choice would be permanent.
             BtrfsStorage::check_size(data_dir, options)?;
             local(data_dir, format!("btrfs storage is not usable here: {reason}"))
         }

@@ -1,4 +1,4 @@
-//! What every storage promises, as one suite that every storage runs. `broken` shows that it can fail.
+//! The conformance suite of storages, run on every implementation. `broken` shows that it can fail.
 
 pub mod acts;
 #[cfg(test)]
@@ -27,9 +27,9 @@ use sandkeep_core::{
 #[derive(Clone)]
 pub struct Subject {
     pub storage: Arc<dyn Storage>,
-    /// Leaves what a crash in the middle of `create` leaves, in the directory of the volumes.
+    /// Produces what a crash in the middle of `create` leaves, in the directory of the volumes.
     pub half_make: fn(&Path, &SandboxId),
-    /// Opens the same storage once more, as the next daemon does.
+    /// Opens the same storage again, like the next daemon.
     pub reopen: Reopen,
 }
 
@@ -68,7 +68,7 @@ const CHECKS: &[(&str, Check)] = checks![
     snapshots::what_a_snapshot_holds_is_counted,
 ];
 
-/// Those that a storage keeps only where limits hold.
+/// Checks for storages that enforce limits.
 const LIMIT_CHECKS: &[(&str, Check)] = checks![
     filling::a_quota_holds_or_is_refused,
     layers::a_quota_holds_above_layers,
@@ -78,8 +78,8 @@ const LIMIT_CHECKS: &[(&str, Check)] = checks![
     snapshots::a_clone_above_layers_counts_only_its_own,
 ];
 
-/// Runs every check; the first broken promise ends it. The storage must hold no volume and no layer
-/// before, and holds none after a run without a violation.
+/// Runs every check; stops at the first broken promise. The storage must be empty before, and is empty after a run
+/// without a violation.
 pub async fn run(subject: Subject) -> Result<(), Violation> {
     run_all(&subject, CHECKS).await?;
     run_all(&subject, LIMIT_CHECKS).await
@@ -101,7 +101,7 @@ async fn run_all(subject: &Subject, checks: &[(&'static str, Check)]) -> Result<
     Ok(())
 }
 
-/// Makes a volume and answers with its directory.
+/// Creates a volume and returns its directory.
 async fn make(subject: &Subject, quota: Quota) -> Result<(SandboxId, PathBuf), Failure> {
     let id = SandboxId::random();
     let root = subject.storage.create(&id, &Base::Empty, &quota).await?;

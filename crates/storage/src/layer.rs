@@ -1,5 +1,5 @@
-//! Layers: what volumes stand on. A layer is a difference to the layers below it, known by its diff id
-//! (the digest of its uncompressed tar), and never changes once it is kept.
+//! Layers: the bases of volumes. A layer is a difference to the layers below it, identified by its diff id (the digest
+//! of its uncompressed tar), and never changes once stored.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ impl LayerId {
         &self.0[Self::PREFIX.len()..]
     }
 
-    /// The id whose digits these are.
+    /// The id with these digits.
     pub(super) fn from_hex(hex: &str) -> Option<Self> {
         format!("{}{hex}", Self::PREFIX).parse().ok()
     }
@@ -75,11 +75,11 @@ impl fmt::Display for LayerId {
     }
 }
 
-/// What a new volume starts as.
+/// The base of a new volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Base {
     Empty,
-    /// All of these, the lowest first. An empty list is the same as [`Base::Empty`].
+    /// These layers, lowest first. An empty list is the same as [`Base::Empty`].
     Layers(Vec<LayerId>),
 }
 
@@ -92,7 +92,7 @@ impl Base {
     }
 }
 
-/// Whether a volume can stand on so many.
+/// Whether a volume may have this many layers.
 pub(super) fn check_count(layers: &[LayerId]) -> Result<(), StorageError> {
     let (count, max) = (layers.len(), limits::LAYERS_MAX);
     match count > max {
@@ -101,8 +101,8 @@ pub(super) fn check_count(layers: &[LayerId]) -> Result<(), StorageError> {
     }
 }
 
-/// What a storage keeps a layer under: its own business, to be compared and handed back, no more.
-/// [`Storage::layer_key`](super::Storage::layer_key) tells it for a list of layers.
+/// The storage's own key of a layer: opaque to callers, who only compare it and pass it back.
+/// [`Storage::layer_key`](super::Storage::layer_key) computes it for a list of layers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LayerKey(pub LayerId);
 
@@ -112,8 +112,8 @@ impl fmt::Display for LayerKey {
     }
 }
 
-/// What a storage keeps a layer under that holds the whole tree up to it: the chain id of the topmost of these layers,
-/// as images define it.
+/// The key of a layer in storages whose layers contain the whole tree: the chain id of the topmost of these layers, as
+/// defined for images.
 pub(super) fn chain_key(layers: &[LayerId]) -> Option<LayerKey> {
     let (lowest, above) = layers.split_first()?;
     let chain = above.iter().fold(lowest.clone(), |chain, layer| {
@@ -124,27 +124,27 @@ pub(super) fn chain_key(layers: &[LayerId]) -> Option<LayerKey> {
     Some(LayerKey(chain))
 }
 
-/// What to do in a draft where the layer says that something below is gone.
+/// What to do in a draft when the layer says that a lower entry is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whiteouts {
-    /// The draft holds the tree below: delete what a whiteout names.
+    /// The draft contains the tree below: delete what a whiteout names.
     Remove,
-    /// The draft holds nothing of it: write the marks of an overlay. A name that is gone is a
-    /// character device 0/0; a directory that hides all below it has `OPAQUE` set to `y`, also
-    /// the root of the draft. Other attributes that begin with `OVERLAY_ATTRIBUTES` do not belong into a layer.
+    /// The draft contains nothing of it: write overlay marks. A removed name is a character device 0/0; a directory
+    /// that hides everything below it has `OPAQUE` set to `y`, including the root of the draft. Other attributes with
+    /// the prefix `OVERLAY_ATTRIBUTES` do not belong in a layer.
     Overlay,
 }
 
-/// A layer in the making: nobody sees it before it is kept. One that is dropped is removed, in the
-/// background; one that a crash left is removed when the storage is opened.
+/// An unfinished layer, invisible until it is kept. A dropped draft is removed in the background; one that a crash left
+/// is removed when the storage is opened.
 pub struct LayerDraft {
-    /// The directory to apply the layer in. It has the root of the layers below, by mode and owner.
+    /// The directory to apply the layer in. Its root has mode and owner of the layers below.
     pub root: PathBuf,
     pub whiteouts: Whiteouts,
-    /// How owners are written down in it.
+    /// How owners are stored in it.
     pub ids: Ids,
-    /// Where the layers below lie, the lowest first, as far as they can be seen, if the draft holds nothing of
-    /// them. A layer may need to know what is there.
+    /// The visible layers below, lowest first, if the draft contains nothing of them. Applying a layer may require
+    /// reading them.
     pub lowers: Vec<PathBuf>,
     key: LayerKey,
     discard: Option<Discard>,
@@ -153,7 +153,7 @@ pub struct LayerDraft {
 type Discard = Box<dyn FnOnce() + Send + Sync>;
 
 impl LayerDraft {
-    /// `discard` removes what there is of the draft. It may block.
+    /// `discard` removes the draft. It may block.
     pub(crate) fn new(
         root: PathBuf,
         whiteouts: Whiteouts,
@@ -180,8 +180,8 @@ impl LayerDraft {
         self
     }
 
-    /// Has it kept as another layer than it was begun as: for one of which only applying it shows that it
-    /// cannot be shared.
+    /// Stores it under another key than it was started with: for a layer that turns out not to be shareable while it is
+    /// applied.
     pub fn rename(&mut self, key: LayerKey) {
         self.key = key;
     }
@@ -197,7 +197,7 @@ impl LayerDraft {
         }
     }
 
-    /// It was kept, so nothing is left to remove.
+    /// It was stored, so nothing is left to remove.
     pub(crate) fn done(mut self) {
         self.discard = None;
     }
@@ -212,8 +212,8 @@ impl fmt::Debug for LayerDraft {
 impl Drop for LayerDraft {
     fn drop(&mut self) {
         let Some(discard) = self.discard.take() else { return };
-        // Whoever drops it may be a task that must not block. Without a thread to be had it stays
-        // until the storage is opened.
+        // It may be dropped by a task that must not block. If no thread can be started, it stays until the storage is
+        // opened.
         let _ = std::thread::Builder::new().name("discard-draft".to_owned()).spawn(discard);
     }
 }

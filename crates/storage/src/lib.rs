@@ -1,5 +1,5 @@
-//! Where volumes live, the layers that they stand on, and the snapshots that are made of them. A volume is the
-//! filesystem of one sandbox. [`Storage`] is the contract; [`open`] chooses among the three that there are.
+//! Volumes, the layers below them, and their snapshots. A volume is the file system of one sandbox. [`Storage`] is the
+//! contract; [`open`] chooses among the three implementations.
 //!
 //! ```no_run
 //! use sandkeep_core::SandboxId;
@@ -40,19 +40,19 @@ pub use local::LocalStorage;
 pub use quota::{Amount, Limit, Quota, Usage};
 pub use zfs::{Dataset, Holding, InvalidDataset, Whose, ZfsStorage};
 
-/// What is true of this storage on this machine.
+/// Capabilities of this storage on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct StorageCapabilities {
-    /// `disk_mb` and `disk_total_mb` hold: writing past one fails with ENOSPC or EDQUOT inside.
+    /// `disk_mb` and `disk_total_mb` are enforced: writing beyond one fails with ENOSPC or EDQUOT inside.
     pub disk_quota: bool,
     /// Snapshot, rollback and fork.
     pub snapshots: bool,
-    /// The filesystem can be id-mapped, so every sandbox has its own id range. Else a daemon that is root gives
-    /// all of them one that they share, and the files hold ids of that.
+    /// The file system can be id-mapped, so every sandbox has its own id range. Otherwise a root daemon gives all
+    /// sandboxes one shared range, and the files have ids of that range.
     pub id_mapped: bool,
 }
 
-/// How full the place is where all volumes live.
+/// The fill level of the place where all volumes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolHealth {
     pub total_bytes: u64,
@@ -60,7 +60,7 @@ pub struct PoolHealth {
 }
 
 impl PoolHealth {
-    /// Of the filesystem that a file is on.
+    /// That of the file system that contains a file.
     fn of(file: impl AsFd) -> rustix::io::Result<Self> {
         let stat = fstatvfs(file)?;
         Ok(Self {
@@ -82,7 +82,7 @@ pub enum StorageError {
     SnapshotNotFound { id: SandboxId, snapshot: SnapshotId },
     #[error("a snapshot {snapshot} of {id} exists already")]
     SnapshotExists { id: SandboxId, snapshot: SnapshotId },
-    /// A base names a layer that is not kept here; nothing was made.
+    /// A base names a layer that is not stored here; nothing was created.
     #[error("there is no layer {layer}; import its template again")]
     LayerMissing { layer: LayerId },
     #[error("{count} layers are more than the {max} that a volume can stand on")]
@@ -93,7 +93,7 @@ pub enum StorageError {
     /// The storage cannot be used on this machine; `reason` says what is missing.
     #[error("{storage} storage is not usable here: {reason}")]
     Unusable { storage: &'static str, reason: String },
-    /// The pool, or what the volume may hold with its snapshots, has no room for it. Nothing was made.
+    /// The pool, or the limit of the volume with its snapshots, has no room for it. Nothing was created.
     #[error("{storage} storage has no space left to {what}; remove snapshots or sandboxes")]
     Full {
         storage: &'static str,
@@ -138,29 +138,29 @@ impl StorageError {
 }
 
 /// # Behavior
-/// - Every method is safe to call again after a crash half-way; `destroy` of what does not exist is
-///   `Ok`, so that reconcile can simply repeat it.
-/// - Volumes are named by sandbox id alone; a volume that `list` returns is complete or half-made,
-///   never of another instance.
-/// - A snapshot belongs to a volume and goes with it. It is listed when it is whole and on disk, and not before.
-///   It never changes: not by what is written to the volume or to a fork, not by a rollback to it or to
-///   another, not when another snapshot goes.
-/// - The caller lets no two methods that change a volume or its snapshots overlap. Those of different volumes may.
-/// - A layer is listed when it is whole and on disk, and not before. It never changes. Which layers are
-///   needed the storage does not know: the caller removes none that a template or a volume stands on,
-///   and lets no removal overlap with a draft or a create above the same layers.
+/// - Every method may be called again after a crash in the middle. `destroy` of a volume that does not exist is `Ok`,
+///   so that reconcile can simply repeat it.
+/// - A volume's name is only its sandbox id; a volume that `list` returns is complete or half-created, and never
+///   another instance's.
+/// - A snapshot belongs to a volume and is removed with it. It is listed once it is complete and on disk, and not
+///   before. It never changes: not by writes to the volume or a fork, not by a rollback to it or to another, not by the
+///   removal of another snapshot.
+/// - The caller ensures that methods which change the same volume or its snapshots do not overlap. Those of different
+///   volumes may.
+/// - A layer is listed once it is complete and on disk, and not before. It never changes. The storage does not know
+///   which layers are needed: the caller must not remove one that a template or a volume needs, and must not let a
+///   removal overlap with a draft or a create above the same layers.
 #[async_trait]
 pub trait Storage: Send + Sync {
     fn name(&self) -> &'static str;
 
     fn capabilities(&self) -> StorageCapabilities;
 
-    /// Makes a volume. Above nothing it is a root directory owned by root, mode 0755, with nothing in
-    /// it; above layers it shows all of them, an upper one over a lower one, and its root directory
-    /// is that of the topmost. It takes no longer for more data below, and nothing that is written to
-    /// it changes a layer. The quota holds from the first byte, for what the volume itself gets.
-    /// A layer that is not kept is [`StorageError::LayerMissing`]. A crash half-way leaves a volume that
-    /// `list` shows and `destroy` removes, or nothing.
+    /// Creates a volume. Without a base it is an empty root directory owned by root, mode 0755. Above layers it shows
+    /// all of them merged, and its root directory has mode and owner of the topmost. The time does not depend on the
+    /// amount of data below, and writes to the volume never change a layer. The quota is enforced from the first byte,
+    /// for the volume's own data. If a layer is not stored, the result is [`StorageError::LayerMissing`]. A crash in
+    /// the middle leaves a volume that `list` returns and `destroy` removes, or nothing.
     async fn create(
         &self,
         id: &SandboxId,
@@ -168,58 +168,57 @@ pub trait Storage: Send + Sync {
         quota: &Quota,
     ) -> Result<Root, StorageError>;
 
-    /// The kind of root that [`create`](Self::create) gives a volume above `base`. No IO: whoever wants the volume asks
-    /// first whether it can be used.
+    /// The kind of root that [`create`](Self::create) gives a volume above `base`. No IO: callers check first whether
+    /// they can use such a volume.
     fn root_kind(&self, base: &Base) -> RootKind;
 
     /// The root of an existing volume.
     async fn root(&self, id: &SandboxId) -> Result<Root, StorageError>;
 
-    /// Removes the volume and all it holds, and its snapshots, but no layer and no fork. Idempotent. Nothing
-    /// may be running on it. A crash half-way leaves something that `list` or `snapshots` shows, or that
-    /// opening the storage removes.
+    /// Removes the volume with all its data and snapshots, but no layer and no fork. Idempotent. Nothing may be running
+    /// on it. A crash in the middle leaves something that `list` or `snapshots` returns, or that opening the storage
+    /// removes.
     async fn destroy(&self, id: &SandboxId) -> Result<(), StorageError>;
 
     async fn usage(&self, id: &SandboxId) -> Result<Usage, StorageError>;
 
-    /// All volumes, half-made ones too.
+    /// All volumes, including half-created ones.
     async fn list(&self) -> Result<Vec<SandboxId>, StorageError>;
 
-    /// Marks what the volume holds now, under a name that was never used. Nothing writes to the volume meanwhile:
-    /// the caller has stopped or frozen the sandbox. What was written, synced or not, is in it, and on disk
-    /// when this returns; a caller that freezes for it writes back first (`syncfs` of the root), so that the
-    /// sandbox does not stand still for longer than it must. After an error or a crash there is the whole
-    /// snapshot or none: then what is left no method shows, and opening the storage removes it.
+    /// Takes a snapshot of the volume, under an unused id. Nothing writes to the volume meanwhile: the caller has
+    /// stopped or frozen the sandbox. The snapshot contains everything written, synced or not, and is on disk when this
+    /// returns. A caller that freezes for it writes back first (`syncfs` of the root), so that the freeze is short.
+    /// After an error or a crash the snapshot is complete or does not exist: remains are invisible to all methods, and
+    /// opening the storage removes them.
     async fn snapshot(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<(), StorageError>;
 
-    /// All snapshots of all volumes, also of volumes that are gone, half-removed ones too.
+    /// All snapshots of all volumes, including volumes that are gone, and half-removed snapshots.
     async fn snapshots(&self) -> Result<Vec<(SandboxId, SnapshotId)>, StorageError>;
 
-    /// How much the volume held of its own when the snapshot was made, as [`Usage::tree`] counts it. Removing the
-    /// snapshot gives back as much at most: less where the volume or another snapshot has the same still.
+    /// The volume's own size when the snapshot was taken, counted like [`Usage::tree`]. Removing the snapshot frees at
+    /// most this much: less if the volume or another snapshot still shares data.
     async fn snapshot_bytes(
         &self,
         id: &SandboxId,
         snapshot: &SnapshotId,
     ) -> Result<u64, StorageError>;
 
-    /// Removes one snapshot. `Ok` if it is not there. The volume, other snapshots, and forks and layers that were
-    /// made from it stay as they are. After a crash half-way it is listed still, or gone.
+    /// Removes one snapshot. `Ok` if it does not exist. The volume, other snapshots, and forks and layers created from
+    /// it are unchanged. After a crash in the middle it is still listed, or gone.
     async fn delete_snapshot(
         &self,
         id: &SandboxId,
         snapshot: &SnapshotId,
     ) -> Result<(), StorageError>;
 
-    /// The volume holds again what it held when the snapshot was made; its limits stay, and so do all snapshots,
-    /// later ones too. Nothing may be running on it. What it held instead is gone. After an error, a crash or a
-    /// loss of power the volume is the old one or the new one, whole; when this has returned, the new one. The
-    /// root may be another than before.
+    /// Restores the volume's content from the snapshot; its limits and all snapshots, including later ones, are kept.
+    /// Nothing may be running on it. The previous content is lost. After an error, a crash or a power loss the volume
+    /// is completely old or completely new; when this has returned, new. The root may be another than before.
     async fn rollback(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<Root, StorageError>;
 
-    /// Makes a volume as `create` does, that begins as what the snapshot holds. It stands on its own: it stays
-    /// when the snapshot goes, or the volume with all its snapshots. What it got from the snapshot counts
-    /// against its quota as if it had written that itself.
+    /// Creates a volume like `create`, with the content of the snapshot. It is independent: it stays when the snapshot
+    /// is removed, or the volume with all its snapshots. The content of the snapshot counts against its quota as if it
+    /// had been written.
     async fn fork(
         &self,
         id: &SandboxId,
@@ -228,35 +227,33 @@ pub trait Storage: Send + Sync {
         quota: &Quota,
     ) -> Result<Root, StorageError>;
 
-    /// The tree of a volume, as it is while it is read, or of one of its snapshots. Nobody can write by it, and a
-    /// snapshot that is removed meanwhile may be read to the end or answer with errors, but never with
-    /// something else.
+    /// The tree of a volume, in its changing present state, or of one of its snapshots. It is read-only. If a snapshot
+    /// is removed meanwhile, it may be read to the end or return errors, but never other data.
     async fn view(
         &self,
         id: &SandboxId,
         snapshot: Option<&SnapshotId>,
     ) -> Result<View, StorageError>;
 
-    /// What the topmost of these layers, lowest first, is kept under. No IO: it need not be kept.
-    /// Storages that keep differences answer the same whatever is below; storages that keep whole trees
-    /// do not. `None` for no layers.
+    /// The key of the topmost of these layers (lowest first). No IO: the layer need not exist. Storages that store
+    /// differences return the same key whatever is below; storages that store whole trees do not. `None` for no layers.
     fn layer_key(&self, layers: &[LayerId]) -> Option<LayerKey>;
 
-    /// Begins a layer above others, which must be kept (else [`StorageError::LayerMissing`]). `None` if
-    /// it is kept already. Two drafts of one layer do not disturb each other. A crash leaves
-    /// something that no method shows and that opening the storage removes.
+    /// Starts a layer above others, which must be stored (otherwise [`StorageError::LayerMissing`]). `None` if it is
+    /// stored already. Two drafts of one layer do not interfere. After a crash the remains are invisible to all
+    /// methods, and opening the storage removes them.
     async fn draft_layer(
         &self,
         below: &[LayerId],
         layer: &LayerId,
     ) -> Result<Option<LayerDraft>, StorageError>;
 
-    /// Makes a draft a layer, in one step and for good: when it returns, the layer survives a loss of
-    /// power. `Ok` too if another draft of it was kept meanwhile, and then this one is removed. After
-    /// an error, or a crash, there is the whole layer or none.
+    /// Stores a draft as a layer, in one step and permanently: when this returns, the layer survives a power loss. Also
+    /// `Ok` if another draft of it was stored meanwhile; then this one is removed. After an error, or a crash, the
+    /// layer is complete or does not exist.
     async fn keep_layer(&self, draft: LayerDraft) -> Result<(), StorageError>;
 
-    /// Removes a draft; returns when it is gone. Dropping one does the same without waiting.
+    /// Removes a draft; returns when it is gone. Dropping a draft does the same without waiting.
     async fn abort_layer(&self, draft: LayerDraft) -> Result<(), StorageError> {
         offload::offload(self.name(), move || {
             draft.discard();
@@ -265,10 +262,10 @@ pub trait Storage: Send + Sync {
         .await
     }
 
-    /// Makes what the volume of a stopped sandbox, or one of its snapshots, holds a layer above `below`, which
-    /// are the layers that it was made above, in the same order. Volume and snapshot stay as they are. `Ok` if
-    /// the layer is kept already. Nothing may be writing to the volume, unless the layer is made from a
-    /// snapshot. A crash leaves what one leaves of a draft.
+    /// Makes the content of a stopped sandbox's volume, or of one of its snapshots, a layer above `below`: the layers
+    /// that it was created above, in the same order. Volume and snapshot are unchanged. `Ok` if the layer is stored
+    /// already. Nothing may be writing to the volume, unless the layer is made from a snapshot. A crash has the same
+    /// effect as for a draft.
     async fn layer_from(
         &self,
         id: &SandboxId,
@@ -277,17 +274,18 @@ pub trait Storage: Send + Sync {
         layer: &LayerId,
     ) -> Result<(), StorageError>;
 
-    /// All layers that are kept.
+    /// All stored layers.
     async fn layers(&self) -> Result<Vec<LayerKey>, StorageError>;
 
-    /// Removes a layer. `Ok` if it is not there. Where volumes would lose what they stand on, one that
-    /// a volume was made above is [`StorageError::LayerInUse`]; where they have all that they need
-    /// themselves, it just goes. Layers above it that are kept stay usable only on the latter.
+    /// Removes a layer. `Ok` if it does not exist. If volumes would lose their base, removing one with volumes above it
+    /// is [`StorageError::LayerInUse`]; if volumes have everything they need themselves, it is simply removed. Stored
+    /// layers above it remain usable only in the latter case.
     async fn remove_layer(&self, layer: &LayerKey) -> Result<(), StorageError>;
 
-    /// Brings the limits of a volume, or of all, in line with what is in it now, where that is not the filesystem's own
-    /// work. For all volumes, it also gives back to the host what the pool no longer needs. It is called at intervals, and after a snapshot when the sandbox runs again, beside all other
-    /// methods; it may be left out at any time, and then limits are stricter or laxer than they could be.
+    /// Updates the limits of a volume, or of all, to their current content, where the file system does not do that
+    /// itself. For all volumes, it also gives unused space of the pool back to the host. It is called at intervals, and
+    /// after a snapshot when the sandbox runs again, concurrently with all other methods. It may be skipped at any
+    /// time; limits are then stricter or laxer than necessary.
     async fn tend(&self, id: Option<&SandboxId>) -> Result<(), StorageError>;
 
     /// Waits, not for long, until what was removed before is free again: some filesystems clear up by themselves, and
@@ -299,9 +297,8 @@ pub trait Storage: Send + Sync {
     /// How full the place is. Space that it can still grow by counts as free.
     async fn pool_health(&self) -> Result<PoolHealth, StorageError>;
 
-    /// Lets go of what only a running daemon needs (a mount, a loop device), if no volume is left.
-    /// Layers do not hinder it: the next one that opens the storage finds them. Called on a clean
-    /// shutdown.
+    /// Releases what only a running daemon needs (a mount, a loop device), if no volume is left. Layers do not prevent
+    /// it: the next daemon that opens the storage finds them. Called on a clean shutdown.
     async fn close(&self) -> Result<(), StorageError>;
 }
 

@@ -2,22 +2,22 @@
 //!
 //! ```text
 //! <data>/storage/local/         0700
-//!   <sandbox id>/               0755: the root of a volume above nothing
+//!   <sandbox id>/               0755: the root of a volume without layers
 //!   .above/<sandbox id>/        a volume above layers
-//!     upper/ work/              what the sandbox changes, and what the overlay works in
-//!     lowers                    the layers, lowest first, one in a line
-//!   .layers/<hex of diff id>/   a layer: one difference, for every image that has it
+//!     upper/ work/              the sandbox's changes, and the overlay's work directory
+//!     lowers                    the layers, lowest first, one per line
+//!   .layers/<hex of diff id>/   a layer: one difference, shared by all images that have it
 //!   .snapshots/<sandbox id>/    a directory per snapshot
-//!   .drafts/<random>/           all that is in the making; swept when the storage is opened
-//!   .shifted                    there if ids cannot be mapped here: volumes hold those of the shared range
-//!   .trash/<random>/            what is being removed; swept when the storage is opened
+//!   .drafts/<random>/           unfinished entries; removed when the storage is opened
+//!   .shifted                    exists if ids cannot be mapped here: volumes have those of the shared range
+//!   .trash/<random>/            entries being removed; emptied when the storage is opened
 //! ```
 //!
-//! Invariant: a volume, a layer or a snapshot is gone at once, by one rename; only then is it emptied. Layers,
-//! snapshots, and volumes above layers, come by one rename too.
+//! Invariant: a volume, a layer or a snapshot disappears at once, by one rename; only then is it emptied. Layers,
+//! snapshots, and volumes above layers, are also created by one rename.
 //!
-//! A volume above layers is mounted as an overlay by whoever starts the sandbox, and never here. Where ids cannot be
-//! mapped there are no such volumes, because overlays cannot stand there either, and no layers.
+//! A volume above layers is mounted as an overlay by the process that starts the sandbox, and never here. Where ids
+//! cannot be mapped there are neither such volumes nor layers, because overlays do not work there either.
 
 mod copy;
 mod layers;
@@ -51,7 +51,8 @@ const LAYERS: &CStr = c".layers";
 const SNAPSHOTS: &CStr = c".snapshots";
 const DRAFTS: &CStr = c".drafts";
 const TRASH: &CStr = c".trash";
-/// Says that ids lie shifted here. Made when there is nothing yet, and for good: files hold one or the other.
+/// Marks that ids are shifted here. Created while the storage is empty, and permanent: files have one kind of ids or
+/// the other.
 const SHIFTED: &CStr = c".shifted";
 
 pub type LocalStorage = Offloaded<Local>;
@@ -66,15 +67,15 @@ pub struct Local {
     snapshots: OwnedFd,
     drafts: OwnedFd,
     trash: OwnedFd,
-    /// What the snapshots of a volume take, as far as somebody looked since they changed.
+    /// The measured size of a volume's snapshots, until they change.
     measured: Mutex<HashMap<SandboxId, u64>>,
-    /// Held for reading while a volume is put above layers and for writing while a layer is removed, which
-    /// must not be one that the volume is about to name.
+    /// Held shared while a volume is created above layers and exclusively while a layer is removed, which must not be
+    /// one that the volume is about to name.
     standing: RwLock<()>,
 }
 
 impl LocalStorage {
-    /// Opens the storage in a data directory, or makes it, and removes what a crash left half-removed.
+    /// Opens or creates the storage of a data directory, and removes what a crash left.
     pub fn open(data_dir: &Path) -> Result<Self, StorageError> {
         let path = data_dir.join("storage").join("local");
         let inner = Local::open(path).map_err(|source| io_error("open its directory", source))?;
@@ -82,13 +83,13 @@ impl LocalStorage {
         Ok(Self::new(inner))
     }
 
-    /// Whether a data directory has volumes or layers here. What cannot be read has none.
+    /// Whether a data directory has volumes or layers here. An unreadable one counts as empty.
     pub(super) fn is_begun(data_dir: &Path) -> bool {
         holds_something(&data_dir.join("storage").join("local"))
     }
 }
 
-/// Whether there are volumes or layers in the directory of the storage.
+/// Whether the storage's directory contains volumes or layers.
 fn holds_something(path: &Path) -> bool {
     let holds = |dir: &Path, what: fn(&str) -> bool| {
         std::fs::read_dir(dir).is_ok_and(|mut entries| {
@@ -135,7 +136,7 @@ impl Local {
         })
     }
 
-    /// What cannot be removed now is tried again at the next start.
+    /// Failures are retried at the next start.
     fn sweep(&self) {
         for (what, room) in [("trash", &self.trash), ("drafts", &self.drafts)] {
             if let Err(error) = untrusted::empty(room) {
@@ -151,7 +152,7 @@ impl Local {
             Err(Errno::EXIST) => return Err(StorageError::Exists { id: id.clone() }),
             Err(error) => return Err(io_error(format!("create {id}"), error.into())),
         }
-        // Not by mkdir's mode, which the umask narrows.
+        // Not by mkdir's mode, which the umask restricts.
         self.ids
             .give_to_root(&self.volumes, &name)
             .and_then(|()| {
@@ -161,7 +162,7 @@ impl Local {
         Ok(Root::dir(self.path.join(id.as_str()), self.ids))
     }
 
-    /// Removes a directory with all in it.
+    /// Removes a directory with its content.
     fn remove(&self, parent: &OwnedFd, name: &CStr) -> io::Result<()> {
         let trashed = untrusted::unused_name();
         match renameat(parent, name, &self.trash, &trashed) {
@@ -182,7 +183,7 @@ impl Local {
         }
     }
 
-    /// What is the volume's own.
+    /// The volume's own data.
     fn own_dir(&self, id: &SandboxId) -> Result<OwnedFd, StorageError> {
         match open_named(&self.volumes, id) {
             Err(StorageError::NotFound { .. }) => self.upper(id),
@@ -198,9 +199,9 @@ impl Blocking for Local {
         self.capabilities
     }
 
-    /// It never has a quota to keep.
+    /// There is never a quota.
     fn create(&self, id: &SandboxId, base: &Base, _: &Quota) -> Result<Root, StorageError> {
-        // Made by two different bases it would be there twice.
+        // With two different bases it would exist twice.
         match self.root(id) {
             Err(StorageError::NotFound { .. }) => {}
             Err(error) => return Err(error),
@@ -229,7 +230,7 @@ impl Blocking for Local {
 
     fn destroy(&self, id: &SandboxId) -> Result<(), StorageError> {
         let failed = |source| io_error(format!("destroy {id}"), source);
-        // The volume last, so that a crash before leaves one that is listed.
+        // The volume last, so that after a crash it is still listed.
         self.remove_snapshots(id).map_err(failed)?;
         failpoint!("local.destroy_after_snapshots");
         self.remove(&self.volumes, &c_name(id)).map_err(failed)?;
@@ -241,7 +242,7 @@ impl Blocking for Local {
         let unlimited = |used_bytes| Amount { used_bytes, limit_bytes: None };
         let measure = || {
             let tree = untrusted::disk_bytes(own)?;
-            // What a snapshot shares with the tree, if the filesystem can have it so, counts for each.
+            // Data that a snapshot shares with the tree, if the file system supports it, counts for both.
             let total = tree.saturating_add(self.snapshots_bytes(id)?);
             Ok(Usage { tree: unlimited(tree), total: unlimited(total) })
         };
@@ -263,7 +264,7 @@ impl Blocking for Local {
             .map_err(|source| io_error("look at its filesystem", source.into()))
     }
 
-    /// There is nothing that only a running daemon needs.
+    /// There is nothing to release.
     fn close(&self) -> Result<(), StorageError> {
         Ok(())
     }
@@ -293,7 +294,7 @@ fn id_mapped(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// How ids lie here. A daemon that is not root has one alone, which is nobody's to shift.
+/// How ids are stored here. A non-root daemon has only its own, which nobody shifts.
 fn ids(path: &Path, volumes: &OwnedFd, id_mapped: bool) -> io::Result<Ids> {
     let is_shifted = || statat(volumes, SHIFTED, AtFlags::SYMLINK_NOFOLLOW).is_ok();
     if id_mapped || !rustix::process::geteuid().is_root() {

@@ -1,5 +1,5 @@
-//! Storage work blocks (a system call may wait for a commit), so it leaves the async threads: a storage is
-//! written as [`Blocking`], and [`Offloaded`] is the [`Storage`] of it.
+//! Storage operations block (a system call may wait for a commit), so they run outside of the async threads: a storage
+//! implements [`Blocking`], and [`Offloaded`] turns it into a [`Storage`].
 
 use std::io;
 use std::sync::Arc;
@@ -14,14 +14,13 @@ use super::{
 use sandkeep_core::{SandboxId, SnapshotId, limits};
 use sandkeep_tree::{Root, RootKind, View};
 
-/// The work of a storage with its volumes. What a method has to keep is said at that of the same name in
-/// [`Storage`].
+/// The volume operations of a storage. The contract of each method is that of the same name in [`Storage`].
 pub trait Blocking: BlockingLayers + BlockingSnapshots {
     const NAME: &str;
 
     fn capabilities(&self) -> StorageCapabilities;
 
-    /// A quota comes only where the capabilities have one; in [`fork`](BlockingSnapshots::fork) too.
+    /// A quota is passed only if the capabilities include it; the same in [`fork`](BlockingSnapshots::fork).
     fn create(&self, id: &SandboxId, base: &Base, quota: &Quota) -> Result<Root, StorageError>;
 
     fn root_kind(&self, base: &Base) -> RootKind;
@@ -34,7 +33,7 @@ pub trait Blocking: BlockingLayers + BlockingSnapshots {
 
     fn list(&self) -> io::Result<Vec<SandboxId>>;
 
-    /// Nothing, where the filesystem keeps all limits as they are meant.
+    /// Nothing to do if the file system enforces all limits exactly.
     fn tend(&self, _id: Option<&SandboxId>) -> Result<(), StorageError> {
         Ok(())
     }
@@ -49,7 +48,7 @@ pub trait Blocking: BlockingLayers + BlockingSnapshots {
     fn close(&self) -> Result<(), StorageError>;
 }
 
-/// The same with the snapshots of its volumes. Nothing of it is called where the capabilities have none.
+/// The same for snapshots. Never called if the capabilities have none.
 pub trait BlockingSnapshots: Send + Sync + 'static {
     fn snapshot(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<(), StorageError>;
 
@@ -69,11 +68,11 @@ pub trait BlockingSnapshots: Send + Sync + 'static {
         quota: &Quota,
     ) -> Result<Root, StorageError>;
 
-    /// Without a snapshot it is called in any case.
+    /// Without a snapshot, it is called in any case.
     fn view(&self, id: &SandboxId, snapshot: Option<&SnapshotId>) -> Result<View, StorageError>;
 }
 
-/// The same with its layers.
+/// The same for layers.
 pub trait BlockingLayers: Send + Sync + 'static {
     fn layer_key(layers: &[LayerId]) -> Option<LayerKey>;
 
@@ -83,8 +82,7 @@ pub trait BlockingLayers: Send + Sync + 'static {
         layer: &LayerId,
     ) -> Result<Option<LayerDraft>, StorageError>;
 
-    /// Gives a draft the name of its layer, with everything on disk, or fails with `AlreadyExists` if there is
-    /// one of that name.
+    /// Gives a draft the name of its layer, with everything on disk, or fails with `AlreadyExists` if that name exists.
     fn publish(&self, draft: &LayerDraft) -> io::Result<()>;
 
     fn layer_from(
@@ -100,11 +98,11 @@ pub trait BlockingLayers: Send + Sync + 'static {
     fn remove_layer(&self, layer: &LayerKey) -> Result<(), StorageError>;
 }
 
-/// Makes a draft a layer.
+/// Stores a draft as a layer.
 pub(super) fn keep<S: Blocking>(storage: &S, draft: LayerDraft) -> Result<(), StorageError> {
     match storage.publish(&draft) {
         Ok(()) => draft.done(),
-        // Somebody else was faster with the same.
+        // A concurrent draft of the same layer was faster.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => draft.discard(),
         Err(source) => return Err(io_error::<S>(format!("keep {}", draft.key()), source)),
     }
@@ -115,10 +113,10 @@ fn io_error<S: Blocking>(what: impl Into<String>, source: io::Error) -> StorageE
     StorageError::of_io(S::NAME, what, source)
 }
 
-/// A storage whose work is done where it may block.
+/// A storage whose operations run on threads that may block.
 pub struct Offloaded<S> {
     pub(super) inner: Arc<S>,
-    /// For what takes as long as a tree is large: a tenant with many of them leaves threads for the others.
+    /// For operations that take as long as a tree is large: a tenant with many of them leaves threads for others.
     long: Arc<Semaphore>,
 }
 
@@ -146,7 +144,7 @@ impl<S: Blocking> Offloaded<S> {
         self.offload(move |inner| work(inner, &id)).await
     }
 
-    /// The same for what takes as long as the volume is large. It waits for its turn without a thread.
+    /// The same for operations that take as long as the volume is large. It waits for its turn without a thread.
     async fn long_on_volume<T: Send + 'static>(
         &self,
         id: &SandboxId,
@@ -160,7 +158,7 @@ impl<S: Blocking> Offloaded<S> {
         .await
     }
 
-    /// The same for one snapshot of it, where there can be any.
+    /// The same for one snapshot of it, if there can be any.
     async fn on_snapshot<T: Send + 'static>(
         &self,
         id: &SandboxId,
@@ -345,7 +343,7 @@ impl<S: Blocking> Storage for Offloaded<S> {
     }
 }
 
-/// Runs `work` where it may block. It goes on to its end even if the caller stops waiting.
+/// Runs `work` on a thread that may block. It continues to its end even if the caller stops waiting.
 pub(super) async fn offload<T: Send + 'static>(
     storage: &'static str,
     work: impl FnOnce() -> Result<T, StorageError> + Send + 'static,

@@ -1,11 +1,11 @@
-//! How much a volume may hold, and how much it does.
+//! The limits of a volume, and its usage.
 
-/// What a volume may hold. Without a limit only the pool ends it.
+/// The limits of a volume. Without one, only the pool's size is a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quota {
-    /// Of what the tree itself holds.
+    /// Limit of the tree itself.
     pub tree_bytes: Option<u64>,
-    /// Of the tree with all its snapshots: what several of them have counts once.
+    /// Limit of the tree with all its snapshots: shared data counts once.
     pub total_bytes: Option<u64>,
 }
 
@@ -21,7 +21,7 @@ impl Quota {
     }
 }
 
-/// So much of so much.
+/// A used amount and its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Amount {
     pub used_bytes: u64,
@@ -29,7 +29,7 @@ pub struct Amount {
     pub limit_bytes: Option<u64>,
 }
 
-/// How much a volume holds of its own: what is in the layers below it does not count.
+/// The size of a volume's own data, without the layers below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     pub tree: Amount,
@@ -45,8 +45,8 @@ pub enum Limit {
 }
 
 impl Usage {
-    /// The limit that keeps the next `bytes` from being written, if one does. Of two, that of the tree: who removes
-    /// files inside can do something about it.
+    /// The limit that prevents writing the next `bytes`, if any. If both do, that of the tree: it can be resolved by
+    /// removing files inside.
     pub fn exceeded_by(&self, bytes: u64) -> Option<Limit> {
         let over = |amount: &Amount| {
             amount.limit_bytes.is_some_and(|limit| amount.used_bytes.saturating_add(bytes) > limit)

@@ -1,4 +1,4 @@
-//! What of other rooms can be tried only on real volumes and layers.
+//! Tests of other crates that need real volumes and layers.
 
 mod unread;
 mod views;

@@ -1,30 +1,29 @@
-//! Volumes, layers and snapshots as ZFS datasets, by the program `zfs`: made, cloned and removed in the same time
-//! whatever they hold, with quotas that hold.
+//! Volumes, layers and snapshots as ZFS datasets, using the program `zfs`: created, cloned and removed in the same time
+//! regardless of their size, with enforced quotas.
 //!
 //! ```text
-//! <given>/sandkeep-<random>/          all that is this data directory's; two of them on one pool do not meet
+//! <given>/sandkeep-<random>/          everything of this data directory; several of them can share a pool
 //!   volumes/<sandbox id>/             a volume, and the limit of its tree with all snapshots
-//!     tree.<random>                   what the sandbox sees, and the limit of that: the volume's property says which
+//!     tree.<random>                   the sandbox's files, with their limit; the volume's property names it
 //!     tree.<random>@<snapshot id>     snapshots, of the tree or of one that a rollback replaced
-//!     view-<snapshot id>.<random>     a clone that somebody looks at the snapshot by
+//!     view-<snapshot id>.<random>     a clone for reading the snapshot
 //!   layers/<hex of chain id>.<random>@layer
-//!                                     a layer with all that is below it; without the snapshot it is a draft
-//! <data>/storage/zfs/pool             which dataset it is, and how ids lie there
+//!                                     a layer with everything below it; without the snapshot it is a draft
+//! <data>/storage/zfs/pool             which dataset it is, and how ids are stored there
 //! <data>/storage/zfs/mounted/
-//!   <sandbox id>.<random>/            where a tree is mounted: nosuid, nodev
-//!   draft.<random>/                   where a draft is
+//!   <sandbox id>.<random>/            mount point of a tree: nosuid, nodev
+//!   draft.<random>/                   mount point of a draft
 //! ```
 //!
-//! A clone needs the snapshot that it was made from for as long as it lives, and a snapshot its dataset. So what may
-//! have clones is not destroyed: it is marked dead, by which it is gone, and destroyed as soon as nothing stands on
-//! it. What stays until then is what the clones share with it, and counts for nobody. And nothing is ever renamed:
-//! ZFS would unmount what was cloned from it, under the sandboxes that run there.
+//! A clone needs its origin snapshot for as long as it lives, and a snapshot needs its dataset. So an entry that may
+//! have clones is not destroyed: it is marked dead, which makes it invisible, and destroyed as soon as nothing depends
+//! on it. The data that remains until then is shared with the clones, and counts for nobody. Nothing is ever renamed:
+//! ZFS would unmount the clones of it, under the sandboxes that run there.
 //!
-//! Invariant: a volume, a snapshot or a layer comes and goes by one command, and is as durable as the pool when that
-//! returns. What a crash leaves between two of them is swept when the storage is opened.
+//! Invariant: a volume, a snapshot or a layer is created and removed by one command, and is as durable as the pool when
+//! that returns. What a crash leaves between two commands is removed when the storage is opened.
 //!
-//! Limits: what is in the layers below does not count, as far as it was there. A file of a layer that the sandbox
-//! removes gives it that much room more.
+//! Limits: the layers' own data does not count. If the sandbox removes a file of a layer, it gains that much room.
 
 mod burial;
 mod census;
@@ -55,14 +54,14 @@ use sandkeep_core::SandboxId;
 use sandkeep_tree::{Ids, Root, RootKind, untrusted};
 
 const NAME: &str = "zfs";
-/// Properties of our own: the bytes that a tree had from layers, and those that a fork had from its source.
+/// Our own properties: the bytes that a tree got from layers, and those that a fork got from its source.
 const BASE: &str = "sandkeep:base";
 const GIVEN: &str = "sandkeep:given";
-/// And of the dataset of a volume: the last part of the name of its tree.
+/// A property of a volume's dataset: the last part of its tree's name.
 const TREE: &str = "sandkeep:tree";
-/// What has it was removed, with all that is in it.
+/// Marks a removed dataset, with everything in it.
 const DEAD: &str = "sandkeep:dead";
-/// It is set whenever somebody measures: counts are as of the last transaction, and this makes one.
+/// Set before each measurement: counts are as of the last transaction, and this causes one.
 const MEASURED: &str = "sandkeep:measured";
 
 pub type ZfsStorage = Offloaded<Zfs>;
@@ -70,18 +69,18 @@ pub type ZfsStorage = Offloaded<Zfs>;
 pub struct Zfs {
     tool: Tool,
     names: Names,
-    /// Beneath it everything is mounted.
+    /// Everything is mounted below it.
     place: PathBuf,
     ids: Ids,
-    /// Held while datasets are changed: what depends on what is looked at first.
+    /// Held while datasets are changed, because changes depend on what was read first.
     changing: Mutex<()>,
-    /// What is dead and needed by nothing, but was in use when it was last tried to destroy it.
+    /// Dead and unneeded datasets that were in use at the last attempt to destroy them.
     in_use: Mutex<BTreeSet<String>>,
-    /// What may have a limit above what was asked for.
+    /// Volumes whose limit may be above the requested one.
     lenient: Mutex<BTreeSet<SandboxId>>,
 }
 
-/// What a new dataset begins as.
+/// The initial content of a new dataset.
 #[derive(Clone, Copy, Debug)]
 enum Start<'a> {
     Empty,
@@ -89,7 +88,7 @@ enum Start<'a> {
 }
 
 impl ZfsStorage {
-    /// Opens the storage of a data directory on a pool that is there, or makes it, and clears up what a crash left.
+    /// Opens or creates the storage of a data directory on an existing pool, and cleans up after a crash.
     pub fn open(data_dir: &Path, given: &Dataset) -> Result<Self, StorageError> {
         let inner = Zfs::open(data_dir, given)?;
         inner.settle();
@@ -107,7 +106,7 @@ impl Zfs {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a dataset and mounts it, at a place that begins with `label`. `more` are properties of it.
+    /// Creates a dataset with the properties `more`, and mounts it at a place that starts with `label`.
     fn make(
         &self,
         name: &str,
@@ -141,7 +140,7 @@ impl Zfs {
         Ok(path)
     }
 
-    /// Makes the volume's dataset and its tree. `given` bytes are in it that it has from no layer.
+    /// Creates the volume's dataset and its tree, which contains `given` bytes that are not from a layer.
     fn make_volume(
         &self,
         id: &SandboxId,
@@ -154,7 +153,7 @@ impl Zfs {
         let mut arguments = vec!["create", "-o", "canmount=off"];
         let total = match quota.total_bytes.map(|total| total.checked_sub(given)) {
             None => None,
-            // It would be full before it begins.
+            // It would be full from the start.
             Some(None | Some(0)) => return Err(failed(io::ErrorKind::QuotaExceeded.into())),
             Some(Some(rest)) => Some(format!("quota={rest}")),
         };
@@ -172,14 +171,14 @@ impl Zfs {
         match self.make(&format!("{volume}/{tree}"), id.as_str(), start, &more) {
             Ok(path) => Ok(Root::dir(path, self.ids)),
             Err(error) => {
-                // What stays is listed.
+                // If that fails, it is listed.
                 let _ = self.bury(&volume);
                 Err(failed(error))
             }
         }
     }
 
-    /// Numbers among the properties of a dataset or snapshot, in the order in which they were asked for.
+    /// Numeric properties of a dataset or snapshot, in the requested order.
     fn numbers<const N: usize>(&self, of: &str, properties: [&str; N]) -> io::Result<[u64; N]> {
         let rows = self.tool.get(of, &properties.join(","), Reach::Itself)?;
         let mut numbers = [0; N];
@@ -204,7 +203,7 @@ impl Zfs {
         let of_tree = |property| number(&rows, &tree, property);
         let (quota, given) = (of_volume("quota")?, of_volume(GIVEN)?);
         let (limit, base) = (limit::asked(&rows, &tree)?, of_tree(BASE)?);
-        // No limit is told as 0.
+        // `zfs` reports no limit as 0.
         Ok(Usage {
             tree: Amount {
                 used_bytes: of_tree("referenced")?.saturating_sub(base),
@@ -217,7 +216,7 @@ impl Zfs {
         })
     }
 
-    /// Where the tree of a volume is, mounted if it was not.
+    /// The path of a volume's tree, mounted if necessary.
     fn open_tree(&self, volume: &Volume) -> io::Result<PathBuf> {
         let tree = volume.tree()?;
         let path = self.place_of(tree)?;
@@ -225,7 +224,7 @@ impl Zfs {
         Ok(path.to_owned())
     }
 
-    /// What is told of something that is missing.
+    /// The error for something that is missing.
     fn absent(&self, id: &SandboxId, what: &str) -> impl FnOnce(io::Error) -> StorageError + use<> {
         let (id, what) = (id.clone(), format!("{what} {id}"));
         move |error| match error.kind() {
@@ -253,7 +252,7 @@ impl Blocking for Zfs {
         }
     }
 
-    /// It is mounted if it is not, as after a reboot.
+    /// It is mounted if necessary, as after a reboot.
     fn root_kind(&self, _: &Base) -> RootKind {
         match self.ids {
             Ids::Plain => RootKind::Dir,
@@ -294,7 +293,7 @@ impl Blocking for Zfs {
         })
     }
 
-    /// What was in use when it should have gone goes first, if it can.
+    /// Datasets that were in use when they should have been destroyed go first, if possible.
     fn pool_health(&self) -> Result<PoolHealth, StorageError> {
         self.collect_late().map_err(|source| io_error("clear up in its pool", source))?;
         let [used, available] = self
@@ -303,14 +302,14 @@ impl Blocking for Zfs {
         Ok(PoolHealth { total_bytes: used.saturating_add(available), free_bytes: available })
     }
 
-    /// Where nothing is left, nothing stays in the pool either: the data directory may be about to go.
+    /// If nothing is left, the pool is cleaned up as well: the data directory may be about to be removed.
     fn close(&self) -> Result<(), StorageError> {
         let _changing = self.changing();
         self.leave().map_err(|source| io_error("leave its pool", source))
     }
 }
 
-/// What `zfs` told of one property.
+/// The value of one property.
 fn value<'a>(rows: &'a [Row], of: &str, property: &str) -> Option<&'a str> {
     let row = rows.iter().find(|row| row.name == of && row.property == property);
     row.map(|row| row.value.as_str()).filter(|value| *value != "-")

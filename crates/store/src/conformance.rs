@@ -1,5 +1,5 @@
-//! What every store promises, as one suite that every store runs. A check gets stores from a factory
-//! and answers with the promise that was broken. `broken` shows that the suite can fail.
+//! The conformance suite of stores, run on every implementation. A check gets stores from a factory and returns the
+//! promise that was broken. `broken` shows that the suite can fail.
 
 mod broken;
 mod comparing;
@@ -14,7 +14,7 @@ use futures_util::future::BoxFuture;
 use super::{Change, StateStore, Watch};
 use sandkeep_core::promises::{Failure, Verdict, Violation, checks, ensure};
 
-/// Makes an empty store that remembers at most so many changes.
+/// Creates an empty store that keeps at most this many changes.
 pub(super) type Factory = Arc<dyn Fn(usize) -> Arc<dyn StateStore> + Send + Sync>;
 
 type Check = fn(Factory) -> BoxFuture<'static, Verdict>;
@@ -41,10 +41,10 @@ const CHECKS: &[(&str, Check)] = checks![
     comparing::a_dropped_write_happened_or_did_not,
 ];
 
-/// A check that takes longer than this hangs.
+/// A check that takes longer than this counts as hanging.
 const HANGS_AFTER: Duration = Duration::from_secs(60);
 
-/// Runs every check; the first broken promise ends it.
+/// Runs every check; stops at the first broken promise.
 pub(super) async fn run(factory: Factory) -> Result<(), Violation> {
     for (promise, check) in CHECKS {
         let verdict = tokio::time::timeout(HANGS_AFTER, check(Arc::clone(&factory))).await;

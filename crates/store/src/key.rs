@@ -1,10 +1,9 @@
-//! Keys: a path of segments, each of them any string.
+//! Keys: a path of segments, each of them an arbitrary string.
 //!
-//! Tenants choose their names, so a key must not depend on what is in them. Every segment is
-//! written with NUL escaped as `00 FF` and is closed by `00 01`. The invariant that follows: no
-//! encoded segment is the beginning of another, so different paths never encode to the same bytes, and
-//! one encoding begins with another only if its path begins with the other's, segment by segment.
-//! The order of encodings is the order of the paths, so a prefix is one range of keys.
+//! Tenants choose their names, so the encoding must not depend on their content. Every segment is written with NUL
+//! escaped as `00 FF` and terminated by `00 01`. Invariant: no encoded segment is a prefix of another, so different
+//! paths never have the same encoding, and one encoding is a prefix of another only if its path is a prefix of the
+//! other's, segment by segment. Encodings sort like paths, so a prefix is one range of keys.
 
 use std::fmt;
 
@@ -14,11 +13,11 @@ const CLOSE: u8 = 0x01;
 /// Greater than the first byte of any encoding, because UTF-8 has no byte `FF`.
 const PAST_ALL: &[u8] = &[0xFF];
 
-/// Names one entry of the store.
+/// The name of one entry of the store.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Box<[u8]>);
 
-/// All keys whose first segments are these.
+/// All keys that start with these segments.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Prefix(Box<[u8]>);
 
@@ -27,17 +26,17 @@ impl Key {
         Self(encode(segments))
     }
 
-    /// The segments it was made of.
+    /// Its segments.
     pub fn segments(&self) -> Vec<String> {
         decode(&self.0).expect("a key is made only by `new` and `from_encoded`, which both check")
     }
 
-    /// The bytes a store keeps.
+    /// The stored bytes.
     pub(crate) fn encoded(&self) -> &[u8] {
         &self.0
     }
 
-    /// A key from the bytes a store kept; `None` if `new` could not have made them.
+    /// A key from stored bytes; `None` if `new` could not have produced them.
     pub(crate) fn from_encoded(bytes: &[u8]) -> Option<Self> {
         decode(bytes).map(|_| Self(bytes.into()))
     }
@@ -57,12 +56,12 @@ impl Prefix {
         key.0.starts_with(&self.0)
     }
 
-    /// The first encoding that can be under this prefix.
+    /// The smallest possible encoding under this prefix.
     pub(crate) fn start(&self) -> &[u8] {
         &self.0
     }
 
-    /// The first encoding that is past every key under this prefix.
+    /// The smallest encoding after every key under this prefix.
     pub(crate) fn end(&self) -> Box<[u8]> {
         let mut end = self.0.clone();
         match end.last_mut() {
@@ -124,8 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// Few letters, among them all that mean something to the encoding, so that paths which nearly
-    /// collide are common.
+    /// Few letters, including all that are special in the encoding, so that near collisions are common.
     fn path() -> impl Strategy<Value = Vec<String>> {
         let nasty =
             vec(prop::sample::select(vec!['\0', '\u{1}', '/', 'a', 'ÿ', '\u{10FFFF}']), 0..4)
@@ -133,9 +131,8 @@ mod tests {
         vec(prop_oneof![4 => nasty, 1 => any::<String>()], 0..4)
     }
 
-    /// Where something of a tenant is kept, be it a slot, an idempotency key or a count: its kind, then
-    /// the owner's organization, user and project, then its own name. All but the kind are the tenant's
-    /// to choose.
+    /// The key of a tenant's object, such as a slot, an idempotency key or a count: its kind, then the owner's
+    /// organization, user and project, then its own name. The tenant chooses all but the kind.
     fn owned() -> impl Strategy<Value = [String; 5]> {
         let chosen = || {
             vec(prop::sample::select(vec!['\0', '\u{1}', '/', 'a']), 0..3)

@@ -1,8 +1,8 @@
 //! The state store: a small key-value store with revisions. The registry is written once on top
 //! of it, so that one machine (SQLite) and, later, a fleet behave the same.
 //!
-//! There are no transactions over several keys, on purpose: whoever needs two writes orders them so
-//! that a crash between them is seen and finished by reconcile.
+//! There are deliberately no transactions over several keys: a caller that needs two writes orders them so that
+//! reconcile detects and finishes them after a crash in between.
 //!
 //! ```
 //! use sandkeep_store::{Key, MemoryStore, StateStore, StoreError};
@@ -10,7 +10,7 @@
 //! async fn count(store: &dyn StateStore) -> Result<(), StoreError> {
 //!     let key = Key::new(["visits", "today"]);
 //!     let first = store.create(&key, b"1".to_vec()).await?;
-//!     // Refused if somebody else has written in between.
+//!     // Refused after a concurrent write.
 //!     store.update(&key, b"2".to_vec(), first).await.map(drop)
 //! }
 //! # let _ = count(&MemoryStore::new());
@@ -33,7 +33,7 @@ pub use key::{Key, Prefix};
 pub use memory::MemoryStore;
 pub use sqlite::{SqliteError, SqliteStore};
 
-/// Counts the writes of a store: every successful write gets the next one.
+/// Counts the writes of a store: every successful write gets the next revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub u64);
 
@@ -61,19 +61,19 @@ pub struct Listing {
     pub revision: Revision,
 }
 
-/// Changes in the order of their revisions. It ends with the store, or with
-/// `Err(StoreError::Compacted)` if this watcher fell too far behind.
+/// Changes in the order of their revisions. It ends with the store, or with `Err(StoreError::Compacted)` if this
+/// watcher fell too far behind.
 pub type Watch = mpsc::Receiver<Result<Change, StoreError>>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// `create`: the key is taken.
+    /// `create`: the key exists.
     #[error("the key exists already, written at revision {}", current.0)]
     Exists { current: Revision },
     /// `update` and `delete`: the key was written, or deleted, since `expected`.
     #[error("the key was changed by somebody else")]
     Conflict { current: Option<Revision> },
-    /// `watch`: changes since that revision are no longer remembered; list, then watch from there.
+    /// `watch`: changes since that revision are no longer available; list, then watch from there.
     #[error("changes before revision {} are forgotten", oldest.0)]
     Compacted { oldest: Revision },
     #[error("a value of {size} bytes is over the limit of {max}")]
@@ -86,8 +86,8 @@ pub enum StoreError {
 /// # Behavior
 /// - A write that returned `Ok` is durable (survives `kill -9` and, for `sqlite`, power loss).
 /// - A write that returned `Exists` or `Conflict` changed nothing.
-/// - Of many concurrent `create`s or `update`s with one expected revision exactly one wins.
-/// - Dropping a write's future leaves it undecided: it may or may not have happened.
+/// - Of several concurrent `create`s or `update`s with one expected revision exactly one wins.
+/// - After dropping a write's future, the write may or may not have happened.
 #[async_trait]
 pub trait StateStore: Send + Sync {
     async fn get(&self, key: &Key) -> Result<Option<Entry>, StoreError>;
@@ -95,7 +95,7 @@ pub trait StateStore: Send + Sync {
     /// Writes a key that must not exist.
     async fn create(&self, key: &Key, value: Vec<u8>) -> Result<Revision, StoreError>;
 
-    /// Replaces the value if the key is still at `expected`.
+    /// Replaces the value if the key still has the revision `expected`.
     async fn update(
         &self,
         key: &Key,
@@ -103,18 +103,18 @@ pub trait StateStore: Send + Sync {
         expected: Revision,
     ) -> Result<Revision, StoreError>;
 
-    /// Removes the key if it is still at `expected`.
+    /// Removes the key if it still has the revision `expected`.
     async fn delete(&self, key: &Key, expected: Revision) -> Result<Revision, StoreError>;
 
-    /// All keys under the prefix, in the order of keys, as of one instant.
+    /// All keys under the prefix, in key order, at one instant.
     async fn list(&self, prefix: &Prefix) -> Result<Listing, StoreError>;
 
-    /// Every change under the prefix after `after`, none missing, none twice, in order: so
-    /// `list`, then `watch(listing.revision)` sees everything.
+    /// Every change under the prefix after `after`, in order, without gaps and duplicates: so `list`, then
+    /// `watch(listing.revision)` sees everything.
     async fn watch(&self, prefix: &Prefix, after: Revision) -> Result<Watch, StoreError>;
 }
 
-/// Refuses a value that is too large before anything is done with it.
+/// Refuses a value that is too large, before any effect.
 fn check_value(value: Option<&[u8]>) -> Result<(), StoreError> {
     let (size, max) = (value.map_or(0, <[u8]>::len), limits::STORE_VALUE_MAX_BYTES);
     match size <= max {

@@ -1,5 +1,5 @@
-//! A store that forgets everything when it is dropped: for tests and for the broker inside
-//! `sandkeep run`, whose sandboxes end with the process.
+//! A store without persistence: for tests and for the broker inside `sandkeep run`, whose sandboxes end with the
+//! process.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,7 +31,7 @@ impl MemoryStore {
         Self::remembering(limits::STORE_CHANGES_MAX)
     }
 
-    /// A store that remembers only so many changes for watchers.
+    /// A store that keeps only this many changes for watchers.
     pub(super) fn remembering(changes_max: usize) -> Self {
         let shared = Shared {
             entries: BTreeMap::new(),
@@ -43,7 +43,7 @@ impl MemoryStore {
         Self { shared: Arc::new(Mutex::new(shared)), latest }
     }
 
-    /// Compares, and writes if `decide` agrees with the key's present revision.
+    /// Compares, and writes if `decide` accepts the key's present revision.
     fn write(
         &self,
         key: &Key,
@@ -81,7 +81,7 @@ impl Shared {
     }
 }
 
-/// No code panics while it holds the lock half-way through a change, so a poisoned one is whole.
+/// No code panics in the middle of a change, so a poisoned lock is consistent.
 fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,14 +1,14 @@
 //! The store of one machine, in one SQLite file.
 //!
 //! ```text
-//!  create, update, delete ──▶ bounded queue ──▶ writer thread: all that waits = one transaction
+//!  create, update, delete ──▶ bounded queue ──▶ writer thread: everything queued = one transaction
 //!                     ◀── answered after COMMIT ──┘   │ one fsync for all of them
 //!  get, list          ──▶ a few read connections       │ newest revision
 //!  watch              ──▶ a task that reads the log ◀──┘
 //! ```
 //!
-//! Invariant: a write is answered `Ok` only when its transaction is on the disk (WAL with
-//! `synchronous=FULL`); every comparison is made inside the transaction that writes.
+//! Invariant: a write is answered `Ok` only when its transaction is on disk (WAL with `synchronous=FULL`); every
+//! comparison is made inside the transaction that writes.
 
 mod reader;
 mod schema;
@@ -30,7 +30,7 @@ use writer::{Op, Request, Writer};
 pub use schema::SqliteError;
 
 pub struct SqliteStore {
-    /// `None` only while it is being dropped.
+    /// `None` only during drop.
     queue: Option<mpsc::Sender<Request>>,
     writer: Option<JoinHandle<()>>,
     readers: Arc<Readers>,
@@ -38,19 +38,19 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens the file, or makes it. It checks that the file is whole and of a version it knows.
+    /// Opens or creates the file. Checks that it is intact and of a known version.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         Self::remembering(path, limits::STORE_CHANGES_MAX)
     }
 
-    /// Opens a file that another process may be writing to. Every write compares and counts within
-    /// its own transaction, so neither disturbs the other; what is forgotten, and when the file is brought
-    /// up to date, is left to the other. Its watchers learn of our writes with its own next one.
+    /// Opens a file that another process may be writing to. Every write compares and counts within its own transaction,
+    /// so neither affects the other; trimming and checkpoints are left to the other process. Its watchers learn of our
+    /// writes with its own next one.
     pub fn open_beside(path: &Path) -> Result<Self, StoreError> {
         Self::start(path, Writer::beside(path)?)
     }
 
-    /// A store that remembers only so many changes for watchers.
+    /// A store that keeps only this many changes for watchers.
     fn remembering(path: &Path, changes_max: usize) -> Result<Self, StoreError> {
         Self::start(path, Writer::open(path, changes_max)?)
     }

@@ -1,8 +1,8 @@
-//! How changes reach a watcher, the same for every store on one machine.
+//! Delivery of changes to a watcher, the same for every store on one machine.
 //!
-//! A watcher is a task that reads the store's change log from where it stands and hands the changes on
-//! through a bounded channel. Writers only say that there is something new; they never wait for a
-//! watcher. One that is too slow finds its place in the log gone and ends with `Compacted`.
+//! A watcher is a task that reads the store's change log from its position and passes the changes on through a bounded
+//! channel. Writers only signal new changes and never wait for a watcher. The position of a watcher that is too slow
+//! disappears from the log, and it ends with `Compacted`.
 
 use async_trait::async_trait;
 use tokio::sync::{mpsc, watch};
@@ -13,27 +13,26 @@ use sandkeep_core::limits;
 /// A part of the change log.
 pub(super) struct Batch {
     pub changes: Vec<Change>,
-    /// Everything up to here was looked at, whether or not it was under the prefix.
+    /// Everything up to here was read, whether or not it was under the prefix.
     pub seen: Revision,
 }
 
-/// Where a watcher reads.
+/// The log that a watcher reads.
 #[async_trait]
 pub(super) trait ChangeLog: Send + 'static {
-    /// The changes under the prefix after `after`, in order, at most
-    /// [`limits::STORE_WATCH_BATCH_MAX`]. `Compacted` if one of them may be forgotten.
+    /// The changes under the prefix after `after`, in order, at most [`limits::STORE_WATCH_BATCH_MAX`]. `Compacted` if
+    /// one of them may have been trimmed.
     async fn read(&self, prefix: &Prefix, after: Revision) -> Result<Batch, StoreError>;
 }
 
-/// Starts a watcher. `latest` holds the newest revision; when its sender is dropped the watch ends.
+/// Starts a watcher. `latest` holds the newest revision; the watch ends when its sender is dropped.
 pub(super) async fn follow(
     log: impl ChangeLog,
     mut latest: watch::Receiver<Revision>,
     prefix: Prefix,
     after: Revision,
 ) -> Result<Watch, StoreError> {
-    // Marked before the read: a change that comes between the two wakes the task once for nothing, instead
-    // of never.
+    // Marked before the read: a change in between wakes the task once unnecessarily, instead of never.
     latest.borrow_and_update();
     let first = log.read(&prefix, after).await?;
     let (sender, receiver) = mpsc::channel(limits::STORE_WATCH_BATCH_MAX);
@@ -67,7 +66,7 @@ async fn hand_on(
         batch = match log.read(&prefix, seen).await {
             Ok(batch) => batch,
             Err(error) => {
-                // The receiver may be gone; then there is nobody to tell.
+                // The receiver may be gone.
                 let _ = sender.send(Err(error)).await;
                 return;
             }

@@ -1,5 +1,4 @@
-//! Btrfs by its ioctls: subvolumes, quotas, and looking into its trees. Safe functions over plain
-//! descriptors; nothing here decides anything.
+//! Btrfs ioctls: subvolumes, quotas, and tree searches. Safe functions over plain descriptors; no policy.
 #![expect(unsafe_code, reason = "ioctls have no safe interface")]
 
 pub mod holding;
@@ -17,7 +16,7 @@ use rustix::ioctl::{Getter, Setter, Updater, ioctl, opcode};
 use quota::{Charged, QgroupInherit};
 use search::{Key, LAST_SUBVOLUME, ROOT_BACKREF, ROOT_ITEM, ROOT_REF, ROOT_TREE, search};
 
-/// Names a subvolume within its filesystem; it never means another one later.
+/// Identifies a subvolume within its file system; ids are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubvolumeId(pub u64);
 
@@ -45,7 +44,7 @@ struct VolArgsV2 {
     inherit_size: u64,
     inherit: *const QgroupInherit,
     unused: [u64; 2],
-    /// A name, or, with [`SPEC_BY_ID`], the subvolume's id in the first eight bytes.
+    /// A name or, with [`SPEC_BY_ID`], the subvolume's id in the first eight bytes.
     name: [u8; 4040],
 }
 
@@ -82,15 +81,15 @@ struct FsInfo {
 const _: () = assert!(size_of::<VolArgs>() == 4096 && size_of::<VolArgsV2>() == 4096);
 const _: () = assert!(size_of::<SubvolInfo>() == 504 && size_of::<FsInfo>() == 1024);
 
-/// Whether what is in a subvolume can be changed. One that cannot can still be removed.
+/// Whether a subvolume's content can be changed. A read-only one can still be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     Write,
     ReadOnly,
 }
 
-/// Makes an empty subvolume in a directory. What it is charged to is so from the first byte: the kernel sets
-/// all in one transaction.
+/// Creates an empty subvolume in a directory. Charging applies from the first byte: the kernel sets everything up in
+/// one transaction.
 pub fn create_subvolume(parent: impl AsFd, name: &CStr, charged: Charged) -> io::Result<()> {
     const OP: u32 = opcode::write::<VolArgsV2>(GROUP, 24);
     let inherit = QgroupInherit::of(charged);
@@ -101,9 +100,9 @@ pub fn create_subvolume(parent: impl AsFd, name: &CStr, charged: Charged) -> io:
     Ok(())
 }
 
-/// Makes a subvolume in a directory that holds what `source`, the root of another, holds now. They share
-/// it until one changes. What it is charged to is as in [`create_subvolume`]. When this returns, it is on the disk
-/// with all that was written to the source before: the kernel makes one only while it commits.
+/// Creates a subvolume in a directory with the present content of `source`, the root of another. Data is shared until
+/// one changes. Charging is as in [`create_subvolume`]. When this returns, it is on disk with everything written to the
+/// source before: the kernel creates it only during a commit.
 pub fn snapshot_subvolume(
     parent: impl AsFd,
     name: &CStr,
@@ -124,7 +123,7 @@ pub fn snapshot_subvolume(
     Ok(())
 }
 
-/// Nothing can be changed in a subvolume from now on; it can still be removed.
+/// Makes a subvolume read-only; it can still be removed.
 pub fn make_read_only(subvolume: impl AsFd) -> io::Result<()> {
     const OP: u32 = opcode::write::<u64>(GROUP, 26);
     // SAFETY: the kernel only reads the flags, a word.
@@ -132,7 +131,7 @@ pub fn make_read_only(subvolume: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// The caller keeps `inherit` until the kernel has read it.
+/// The caller keeps `inherit` alive until the kernel has read it.
 fn with_limit(mut args: VolArgsV2, inherit: Option<&QgroupInherit>) -> VolArgsV2 {
     if let Some(inherit) = inherit {
         args.flags |= QGROUP_INHERIT;
@@ -142,7 +141,7 @@ fn with_limit(mut args: VolArgsV2, inherit: Option<&QgroupInherit>) -> VolArgsV2
     args
 }
 
-/// Removes a subvolume by its name in a directory. `ENOTEMPTY` if it holds other subvolumes.
+/// Removes a subvolume by its name in a directory. `ENOTEMPTY` if it contains other subvolumes.
 pub fn delete_subvolume(parent: impl AsFd, name: &CStr) -> io::Result<()> {
     destroy(parent, by_name(name)?)
 }
@@ -180,22 +179,22 @@ fn by_name(name: &CStr) -> io::Result<VolArgsV2> {
     Ok(args)
 }
 
-/// What is known of a subvolume.
+/// Facts about a subvolume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subvolume {
     pub id: SubvolumeId,
-    /// It began as a snapshot of another.
+    /// It was created as a snapshot of another.
     pub is_clone: bool,
-    /// The transaction that it was made in.
+    /// The transaction that created it.
     pub made: u64,
 }
 
-/// The subvolume that a file is in.
+/// The subvolume that contains a file.
 pub fn subvolume_id(file: impl AsFd) -> io::Result<SubvolumeId> {
     Ok(subvolume(file)?.id)
 }
 
-/// The subvolume that a file is in.
+/// The subvolume that contains a file.
 pub fn subvolume(file: impl AsFd) -> io::Result<Subvolume> {
     const OP: u32 = opcode::read::<SubvolInfo>(GROUP, 60);
     // SAFETY: the kernel fills a `SubvolInfo`, of which every bit pattern is valid.
@@ -212,8 +211,8 @@ pub fn filesystem_id(file: impl AsFd) -> io::Result<[u8; 16]> {
     Ok(info.fsid)
 }
 
-/// Puts on disk what has been done to the filesystem so far: names, subvolumes and what was written back, but not what
-/// only the page cache has. `syncfs` would first write all of that, whoever's it is.
+/// Commits everything done to the file system so far: names, subvolumes and written-back data, but not dirty pages.
+/// `syncfs` would first write all of those, of every process.
 pub fn commit(filesystem: impl AsFd) -> io::Result<()> {
     const START: u32 = opcode::read::<u64>(GROUP, 24);
     const WAIT: u32 = opcode::write::<u64>(GROUP, 22);
@@ -224,7 +223,7 @@ pub fn commit(filesystem: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the mounted filesystem as large as its device. Nothing happens if it is.
+/// Grows the mounted file system to the size of its device. Does nothing if it has it.
 pub fn grow_to_device(filesystem: impl AsFd) -> io::Result<()> {
     const OP: u32 = opcode::write::<VolArgs>(GROUP, 3);
     let mut args = VolArgs { fd: 0, name: [0; 4088] };
@@ -233,7 +232,7 @@ pub fn grow_to_device(filesystem: impl AsFd) -> io::Result<()> {
     match unsafe { libc::ioctl(filesystem.as_fd().as_raw_fd(), libc::Ioctl::from(OP), &args) } {
         0 => Ok(()),
         -1 => Err(io::Error::last_os_error()),
-        // A number of its own: another resize or a balance is running.
+        // A special return value: another resize or a balance is running.
         _ => Err(io::ErrorKind::ResourceBusy.into()),
     }
 }
@@ -262,13 +261,13 @@ pub fn children(filesystem: impl AsFd, parent: SubvolumeId) -> io::Result<Vec<Su
     Ok(found.into_iter().map(|key| SubvolumeId(key.offset)).collect())
 }
 
-/// All subvolumes, also those that are deleted but not yet cleared away.
+/// All subvolumes, including deleted ones that are not cleaned up yet.
 pub fn subvolumes(filesystem: impl AsFd) -> io::Result<Vec<SubvolumeId>> {
     let items = roots(filesystem)?.into_iter().filter(|key| key.kind == ROOT_ITEM);
     Ok(items.map(|key| SubvolumeId(key.object)).collect())
 }
 
-/// Whether the kernel still clears away subvolumes that were deleted: those that are in no directory.
+/// Whether the kernel is still cleaning up deleted subvolumes: those that are in no directory.
 pub fn is_clearing_away(filesystem: impl AsFd) -> io::Result<bool> {
     let keys = roots(filesystem)?;
     let count = |kind| keys.iter().filter(|key| key.kind == kind).count();

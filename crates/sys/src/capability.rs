@@ -1,5 +1,4 @@
-//! Which capabilities the guest of a sandbox has, whoever makes the sandbox. All of them count only
-//! inside its own user namespace.
+//! The capabilities of a sandbox's guest, in every runtime. All of them apply only inside its own user namespace.
 
 use guest_proto::Privilege;
 use rustix::thread::CapabilitySet;
@@ -16,8 +15,8 @@ const ROOT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::NET_BIND_SERVICE)
     .union(CapabilitySet::SYS_CHROOT);
 
-/// What the guest itself needs to run commands as others and to end them; with `privilege: none`
-/// nothing else inside gets any of it.
+/// For the guest itself: to run commands as other users and to end them; with `privilege: none` no other process inside
+/// gets any.
 const GUEST: CapabilitySet = CapabilitySet::KILL
     .union(CapabilitySet::SETUID)
     .union(CapabilitySet::SETGID)

@@ -1,21 +1,20 @@
-//! Control groups: what a sandbox may use, and which processes belong together.
+//! Cgroups: limits of sandboxes, and which processes belong together.
 //!
 //! ```text
 //! sandkeep/<instance>/<sandbox>/        the guest (v1), nothing (v2)
 //!                     ├── guest/        the guest (v2 only: inner groups hold no processes there)
-//!                     └── work/         the limits; freezing happens here, so the guest stays awake
+//!                     └── work/         the limits; freezing happens here, so the guest keeps running
 //!                         ├── tool/     a technology whose own processes do the sandbox's work
-//!                         ├── l0/       a leaf: one running exec and all that came of it
+//!                         ├── l0/       a leaf: one running exec and its descendants
 //!                         └── l1/ …
 //! ```
 //!
-//! Nothing here writes a foreign pid into a group: that costs an RCU grace period (10 ms). A
-//! single-threaded child enters by writing `0` into a `tasks` file that we opened (v1), or is cloned
-//! into the group (v2).
+//! Foreign pids are never written into a group: that costs an RCU grace period (10 ms). A single-threaded child enters
+//! by writing `0` into a `tasks` file that we opened (v1), or is cloned into the group (v2).
 //!
-//! A container engine makes the group of a container itself and names it. Everything beneath is the same
-//! there ([`around`]): the engine's group is the sandbox's, and its first process is the guest. On v2 the
-//! guest has to be moved into `guest/` then, once, because the engine started it above.
+//! A container engine creates and names the group of a container itself. Everything below works the same ([`around`]):
+//! the engine's group is the sandbox's, and its first process is the guest. On v2 the guest has to be moved into
+//! `guest/` once, because the engine started it above.
 
 mod files;
 mod groupless;
@@ -39,33 +38,33 @@ pub use groupless::{Groupless, badge, guests};
 pub use v1::V1;
 pub use v2::V2;
 
-/// The group of [`Place::Within`]; no leaf is called so.
+/// The group of [`Place::Within`]; no leaf has this name.
 const TOOL: &str = "tool";
 
 /// The group of the guest on v2.
 const GUEST: &str = "guest";
 
-/// Who makes and removes the group of a sandbox itself.
+/// Who creates and removes the group of a sandbox itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Maker {
     We,
-    /// A container engine; all beneath is still ours.
+    /// A container engine; everything below is still ours.
     Engine,
 }
 
-/// The span over which the kernel counts a cpu limit.
+/// The period of CPU limits.
 pub const CPU_PERIOD_MICROS: u64 = 100_000;
 
-/// How much of that so many processors are. No fraction of a microsecond is worth counting.
+/// The quota per period for this many processors, rounded to microseconds.
 pub fn cpu_quota_micros(cpus: f64) -> u64 {
     (cpus * CPU_PERIOD_MICROS as f64) as u64
 }
 
-/// How often something is looked at without a pause: the kernel mostly needs microseconds.
+/// How often a condition is polled without a pause: the kernel usually needs microseconds.
 const LOOKS_AT_ONCE: usize = 1_000;
 
-/// Waits until all tasks of a group that is being frozen stand still. Who waits for a processor, or has used up its
-/// share of them, stands still only when it has run once more.
+/// Waits until all tasks of a group are frozen. A task that waits for a CPU, or has used up its CPU quota, is frozen
+/// only after it has run once more.
 fn until_frozen(mut is_frozen: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
     let deadline = Instant::now() + limits::FREEZE_SETTLES;
     for look in 0.. {
@@ -81,7 +80,7 @@ fn until_frozen(mut is_frozen: impl FnMut() -> io::Result<bool>) -> io::Result<(
     Err(io::Error::new(io::ErrorKind::TimedOut, "a process could not be frozen"))
 }
 
-/// What one sandbox may use.
+/// Limits of one sandbox.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     pub memory_bytes: u64,
@@ -89,11 +88,11 @@ pub struct Limits {
     pub pids: u64,
 }
 
-/// What one leaf may use within its sandbox's limits; what is left out is the sandbox's.
+/// Limits of one leaf within its sandbox's; a limit that is left out is the sandbox's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeafLimits {
     pub memory_bytes: Option<u64>,
-    /// Of each [`CPU_PERIOD_MICROS`].
+    /// Per [`CPU_PERIOD_MICROS`].
     pub cpu_micros: Option<u64>,
     pub pids: Option<u64>,
 }
@@ -101,7 +100,7 @@ pub struct LeafLimits {
 impl LeafLimits {
     pub const NONE: Self = Self { memory_bytes: None, cpu_micros: None, pids: None };
 
-    /// Whether these controllers can hold all of them.
+    /// Checks that these controllers can enforce all of them.
     fn check(&self, has: Controllers) -> io::Result<()> {
         let held = (has.memory || self.memory_bytes.is_none())
             && (has.cpu || self.cpu_micros.is_none())
@@ -116,7 +115,7 @@ impl LeafLimits {
     }
 }
 
-/// What one sandbox uses.
+/// Resource usage of one sandbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Used {
     pub memory_bytes: u64,
@@ -124,7 +123,7 @@ pub struct Used {
     pub pids: u64,
 }
 
-/// What can be done to sandboxes by their groups here: which limits hold, and whether they stand still.
+/// What cgroups can do for sandboxes here: which limits are enforced, and whether they can freeze.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Controllers {
     pub memory: bool,
@@ -134,22 +133,22 @@ pub struct Controllers {
 }
 
 impl Controllers {
-    /// Whether anything can be limited.
+    /// Whether any limit can be enforced.
     pub fn hold_any(self) -> bool {
         self.memory || self.cpu || self.pids
     }
 }
 
-/// Where among a sandbox's groups the processes are that make it a sandbox.
+/// Which of a sandbox's groups contains the processes that make it a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Beside the limits and awake when all else is frozen: our guest, which is small.
+    /// Outside of the limits and never frozen: our guest, which is small.
     Beside,
-    /// Within the limits: what runs the sandbox's commands itself, as a kernel in user space does.
+    /// Within the limits: a process that executes the sandbox's commands itself, such as a kernel in user space.
     Within,
 }
 
-/// How a new process gets into a sandbox's group.
+/// How a new process enters a sandbox's group.
 #[derive(Debug)]
 pub enum Entry {
     /// `tasks` files: the process writes `0` to each.
@@ -166,12 +165,12 @@ pub struct LeafFiles {
     pub kind: LeafKind,
     /// In the order of the kind.
     pub fds: Vec<OwnedFd>,
-    /// Where the kernel counts what it killed for want of memory, if this machine limits memory.
+    /// The kernel's counter of OOM kills, if this machine limits memory.
     oom_events: Option<OwnedFd>,
 }
 
 impl LeafFiles {
-    /// How often the kernel killed in this leaf for want of memory.
+    /// The number of OOM kills in this leaf.
     pub fn oom_kills(&self) -> io::Result<u64> {
         let Some(events) = &self.oom_events else { return Ok(0) };
         let mut buffer = [0; 256];
@@ -180,29 +179,29 @@ impl LeafFiles {
     }
 }
 
-/// One kind of hierarchy, with the groups of one instance in it. Names are sandbox ids and leaf
-/// names, which hold only `[a-z0-9]`.
+/// A kind of hierarchy, with the groups of one instance in it. Names are sandbox ids and leaf names, which contain only
+/// `[a-z0-9]`.
 ///
 /// # Behavior
-/// - `make`, `make_leaf`, `remove` and `remove_leaf` are idempotent: a crash half-way is repaired by calling again.
-/// - `remove` needs a sandbox without processes, `remove_leaf` a leaf without.
+/// - `make`, `make_leaf`, `remove` and `remove_leaf` are idempotent: after a crash in the middle, call them again.
+/// - `remove` requires a sandbox without processes, `remove_leaf` a leaf without.
 pub trait Hierarchy: Send + Sync {
-    /// What the leaves of its sandboxes are.
+    /// The kind of its sandboxes' leaves.
     fn kind(&self) -> LeafKind;
 
     fn controllers(&self) -> Controllers;
 
-    /// The directories in which the instance's sandboxes have theirs, for `doctor`.
+    /// The parent directories of the instance's sandboxes, for `doctor`.
     fn roots(&self) -> Vec<PathBuf>;
 
     fn make(&self, sandbox: &str, limits: &Limits) -> io::Result<()>;
 
     fn entry(&self, sandbox: &str, place: Place) -> io::Result<Entry>;
 
-    /// The processes that are there; none if the group is not.
+    /// The processes in the group; none if it does not exist.
     fn pids(&self, sandbox: &str, place: Place) -> io::Result<Vec<u32>>;
 
-    /// Every process but those beside the limits stands still when it returns.
+    /// When this returns, every process but those outside of the limits is frozen.
     fn freeze(&self, sandbox: &str) -> io::Result<()>;
 
     fn thaw(&self, sandbox: &str) -> io::Result<()>;
@@ -213,10 +212,10 @@ pub trait Hierarchy: Send + Sync {
 
     fn used(&self, sandbox: &str) -> io::Result<Used>;
 
-    /// Limits that cannot be held are refused, and nothing is made.
+    /// Limits that cannot be enforced are refused, and nothing is created.
     fn make_leaf(&self, sandbox: &str, leaf: &str, limits: &LeafLimits) -> io::Result<()>;
 
-    /// Who enters by these files is held to the limits that the leaf was made with.
+    /// A process that enters by these files is subject to the limits that the leaf was created with.
     fn open_leaf(&self, sandbox: &str, leaf: &str, limits: &LeafLimits) -> io::Result<LeafFiles>;
 
     fn remove_leaf(&self, sandbox: &str, leaf: &str) -> io::Result<()>;
@@ -226,7 +225,7 @@ pub trait Hierarchy: Send + Sync {
     fn leaf_is_empty(&self, sandbox: &str, leaf: &str) -> io::Result<bool>;
 }
 
-/// Why there are no control groups to use.
+/// Why there are no usable cgroups.
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
     #[error("no cgroup hierarchy with a freezer is mounted (looked in /proc/self/mountinfo)")]
@@ -244,8 +243,7 @@ pub enum Unusable {
     Shared { path: PathBuf },
 }
 
-/// The hierarchy of this machine: v1 where its controllers are mounted (also in a hybrid layout),
-/// else v2.
+/// The hierarchy of this machine: v1 if its controllers are mounted (also in a hybrid layout), otherwise v2.
 pub fn open(instance: &str) -> Result<Box<dyn Hierarchy>, Unusable> {
     let mounts = files::cgroup_mounts().map_err(|source| Unusable::NotWritable {
         path: PathBuf::from("/proc/self/mountinfo"),
@@ -260,7 +258,7 @@ pub fn open(instance: &str) -> Result<Box<dyn Hierarchy>, Unusable> {
     }
 }
 
-/// The groups of a container that an engine has made, found by one of its processes.
+/// The groups of a container that an engine has created, found by one of its processes.
 pub struct Around {
     /// Its sandboxes are containers.
     pub hierarchy: Box<dyn Hierarchy>,
@@ -268,8 +266,7 @@ pub struct Around {
     pub name: String,
 }
 
-/// The hierarchy that the group of a container's process is in. `None` if the process is in no group of
-/// its own.
+/// The hierarchy of the cgroup of a container's process. `None` if the process is in no group of its own.
 pub fn around(pid: u32) -> io::Result<Option<Around>> {
     let mounts = files::cgroup_mounts()?;
     let groups = files::groups_of(pid)?;
@@ -280,17 +277,17 @@ pub fn around(pid: u32) -> io::Result<Option<Around>> {
     Ok(found.map(|(v2, name)| Around { hierarchy: Box::new(v2), name }))
 }
 
-/// Where an instance has its groups, in every hierarchy that is mounted; makes nothing.
+/// The directories of an instance in every mounted hierarchy; creates nothing.
 pub fn instance_dirs(instance: &str) -> io::Result<Vec<PathBuf>> {
     let dir = |mount: files::CgroupMount| mount.path.join(files::OURS).join(instance);
     Ok(files::cgroup_mounts()?.into_iter().map(dir).filter(|dir| dir.is_dir()).collect())
 }
 
-/// Removes the groups of an instance that hold no processes, and says where it still has some.
+/// Removes the empty groups of an instance, and returns the directories where some are left.
 pub fn remove_empty(instance: &str) -> io::Result<Vec<PathBuf>> {
     for base in instance_dirs(instance)? {
         for sandbox in files::children(&base)? {
-            // The kernel refuses to remove a group with processes; that it is left is the answer.
+            // The kernel refuses to remove a group with processes; the remaining ones are the result.
             let _ = files::remove(&base.join(sandbox));
         }
         files::remove_instance(&base);
@@ -298,7 +295,7 @@ pub fn remove_empty(instance: &str) -> io::Result<Vec<PathBuf>> {
     instance_dirs(instance)
 }
 
-/// Which kind of hierarchy [`open`] would use, for people; makes nothing.
+/// The kind of hierarchy that [`open`] would use, for people; creates nothing.
 pub fn kind() -> io::Result<Option<&'static str>> {
     let mounts = files::cgroup_mounts()?;
     let freezer = |kind: &files::MountKind| match kind {

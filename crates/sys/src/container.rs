@@ -1,10 +1,10 @@
-//! Mounts within a container that somebody else has made.
+//! Mounts in a container that an engine has created.
 //!
-//! A container engine mounts `/proc` and `/dev` in the container's root and nowhere else, and a process
-//! inside may mount nothing. So a thread of ours enters the container's mount namespace and shows both a
-//! second time, beneath the directory that the guest takes for its root: the very same mounts, with all that
-//! the engine has hidden in them. A root that is an overlay is mounted there first, and the guest waits for it.
-//! Ids in a container are the host's, so it is mounted as the host's root, as the engine's own are.
+//! A container engine mounts `/proc` and `/dev` only in the container's root, and processes inside may not mount
+//! anything. So one of our threads enters the container's mount namespace and mounts both a second time, below the
+//! directory that becomes the guest's root: exactly the same mounts, with everything that the engine has masked in
+//! them. An overlay root is mounted there first, and the guest waits for it. Ids in a container are the host's, so it
+//! is mounted as the host's root, like the engine's own mounts.
 
 #![expect(unsafe_code, reason = "a thread's own root and working directory have no safe wrapper")]
 
@@ -21,23 +21,22 @@ use rustix::thread::{
 use super::launcher::Ids;
 use super::{mount, overlay};
 
-/// A root that is an overlay: its directories as detached mounts.
+/// The directories of an overlay root as detached mounts.
 pub struct Overlay {
     pub volume: OwnedFd,
     pub layers: OwnedFd,
     pub names: overlay::Names,
 }
 
-/// Mounts the overlay at `root`, if that is one, and shows the container's own `/<name>` at `<root>/<name>`
-/// too, for each of the names, to all in it. What is shown already stays. `process` is any process of
-/// the container. It blocks for a moment.
+/// Mounts the overlay at `root`, if it is one, and bind-mounts the container's own `/<name>` to `<root>/<name>`, for
+/// each of the names. Existing mounts are kept. `process` is any process of the container. Blocks for a moment.
 pub fn furnish(
     process: BorrowedFd<'_>,
     root: &Path,
     overlay: Option<&Overlay>,
     names: &[&str],
 ) -> io::Result<()> {
-    // The namespace is entered for good, so by a thread that ends with it.
+    // Entering the namespace is permanent, so a thread does it that ends afterwards.
     std::thread::scope(|scope| {
         let work = || {
             enter(process)?;
@@ -56,7 +55,7 @@ fn enter(process: BorrowedFd<'_>) -> io::Result<()> {
     Ok(move_into_thread_name_spaces(process, ThreadNameSpaceType::MOUNT)?)
 }
 
-/// Whoever looks sees what was at `root` before, an empty directory for a moment, and the overlay.
+/// An observer sees the earlier content of `root`, an empty directory for a moment, and the overlay.
 fn mount_overlay(overlay: &Overlay, root: &Path) -> io::Result<()> {
     let place = root.to_str().ok_or(io::ErrorKind::InvalidInput)?;
     let (volume, layers) = (overlay.volume.as_fd(), overlay.layers.as_fd());
@@ -68,11 +67,11 @@ fn mount_overlay(overlay: &Overlay, root: &Path) -> io::Result<()> {
     mount::attach(mounted, root)
 }
 
-/// What is beneath `root` is the sandbox's to change: no link there is followed.
+/// The sandbox can change everything below `root`: no link there is followed.
 fn show(root: &Path, names: &[&str]) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = openat(CWD, root, flags, Mode::empty())?;
-    // Who may gain nothing by executing is kept from it by another means.
+    // Gaining rights by executing is prevented by other means.
     mount::allow_setuid(&root)?;
     for name in names {
         let target = openat(&root, *name, flags | OFlags::NOFOLLOW, Mode::empty())?;

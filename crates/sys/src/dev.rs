@@ -1,5 +1,4 @@
-//! The small /dev of a sandbox: a handful of harmless devices, terminals of its own, and shared memory
-//! that counts as its own.
+//! The small /dev of a sandbox: a few harmless devices, terminals of its own, and shared memory that counts as its own.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,7 +11,7 @@ use super::mount;
 /// The group of terminals on every Linux distribution.
 pub const TTY_GID: u32 = 5;
 
-/// The most terminals of one sandbox: the kernel has a few thousand for the whole machine.
+/// Maximum number of terminals of one sandbox: the kernel has a few thousand for the whole machine.
 pub const TERMINALS_MAX: u32 = 128;
 
 const QUIET: MountAttrFlags =
@@ -28,7 +27,7 @@ pub const DEVICES: [(&str, u32, u32); 6] = [
     ("tty", 5, 0),
 ];
 
-/// Makes real device nodes, and furnishes the directory. Only root of the host may.
+/// Creates real device nodes, and completes the directory. Only root on the host may do that.
 pub fn fill(dir: impl AsFd) -> io::Result<()> {
     without_umask(|| {
         for (name, major, minor) in DEVICES {
@@ -40,7 +39,7 @@ pub fn fill(dir: impl AsFd) -> io::Result<()> {
     furnish(dir)
 }
 
-/// Makes the usual links, and the places for [`terminals`] and [`shared_memory`].
+/// Creates the usual links, and the mount points of [`terminals`] and [`shared_memory`].
 pub fn furnish(dir: impl AsFd) -> io::Result<()> {
     without_umask(|| furnish_plainly(dir.as_fd()))
 }
@@ -68,7 +67,7 @@ fn furnish_plainly(dir: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// A detached /dev/pts, whose terminals belong to the group `tty`, as the host numbers it.
+/// A detached /dev/pts, whose terminals belong to the group `tty` (a host gid).
 pub fn terminals(tty: u32) -> io::Result<OwnedFd> {
     let (tty, max) = (tty.to_string(), TERMINALS_MAX.to_string());
     let options =
@@ -76,7 +75,7 @@ pub fn terminals(tty: u32) -> io::Result<OwnedFd> {
     mount::new_filesystem("devpts", &options, QUIET)
 }
 
-/// A detached /dev/shm that belongs to `owner`, as the host numbers it.
+/// A detached /dev/shm that belongs to `owner` (a host uid).
 pub fn shared_memory(owner: u32, bytes: u64) -> io::Result<OwnedFd> {
     let (owner, size) = (owner.to_string(), bytes.to_string());
     let owner = owner.as_str();

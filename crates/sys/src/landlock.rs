@@ -1,5 +1,5 @@
-//! Landlock: one more wall around the whole sandbox. Even if a namespace fails, its processes
-//! cannot signal, or reach abstract sockets of, anything outside.
+//! Landlock: an additional barrier around the whole sandbox. Even if a namespace fails, its processes cannot signal
+//! processes outside, or reach their abstract sockets.
 
 #![expect(unsafe_code, reason = "Landlock has no safe wrapper without allocation")]
 
@@ -46,12 +46,12 @@ pub fn abi() -> Option<i64> {
     (abi > 0).then_some(abi)
 }
 
-/// A ruleset, made once; [`Ruleset::restrict`] puts a process under it.
+/// A ruleset, created once; [`Ruleset::restrict`] applies it to a process.
 pub struct Ruleset(OwnedFd);
 
 impl Ruleset {
-    /// `root` is the sandbox's root. Moving files between directories (REFER) is refused by every
-    /// ruleset on files that does not allow it by name, so it is handled and allowed beneath the root.
+    /// `root` is the sandbox's root. Every ruleset about files refuses moving files between directories (REFER) unless
+    /// it allows that explicitly, so it is handled and allowed below the root.
     pub fn new(root: impl AsRawFd) -> io::Result<Self> {
         let ruleset = Self::create(ACCESS_FS_REFER)?;
         let rule = PathBeneathAttr { allowed_access: ACCESS_FS_REFER, parent_fd: root.as_raw_fd() };
@@ -72,8 +72,7 @@ impl Ruleset {
         Ok(ruleset)
     }
 
-    /// For who still has to mount: a ruleset that says something about files forbids that, so this
-    /// one says nothing about them.
+    /// For a process that still has to mount: a ruleset about files forbids that, so this one has no rules about them.
     pub fn of_scopes() -> io::Result<Self> {
         Self::create(0)
     }
@@ -100,7 +99,7 @@ impl Ruleset {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }))
     }
 
-    /// Restricts this thread and what it becomes, for ever.
+    /// Restricts this thread and its descendants, permanently.
     pub fn restrict(&self) -> io::Result<()> {
         // SAFETY: takes a descriptor and flags, reads no memory.
         match unsafe { libc::syscall(libc::SYS_landlock_restrict_self, self.0.as_raw_fd(), 0u32) } {

@@ -1,21 +1,20 @@
-//! The launcher: a single-threaded process of its own that makes every sandbox, so that the daemon,
-//! with its threads and secrets, never clones.
+//! The launcher: a single-threaded process that creates every sandbox, so that the daemon, with its threads and
+//! secrets, never clones.
 //!
 //! ```text
 //! daemon ──Launch + descriptors──▶ launcher ──clone──▶ child ──execveat──▶ guest (PID 1)
 //!        ◀──Answer + pidfd────────
 //! ```
 //!
-//! It is this same binary, executed with the socket as its stdin, at first and as a replacement
-//! alike. It lives in a mount namespace with nothing but an empty root and /dev, because a child's
-//! namespace starts as a copy of it; the mounts of a sandbox come from the daemon as detached
-//! descriptors. It holds a constant number of descriptors: every clone pays for each open one.
+//! It is this same binary, executed with the socket as its stdin, both at first and as a replacement. Its mount
+//! namespace contains only an empty root and /dev, because a child's namespace starts as a copy of it; the mounts of a
+//! sandbox come from the daemon as detached descriptors. It holds a constant number of descriptors, because every clone
+//! pays for each open one.
 //!
-//! A daemon that is not root has a launcher that is not, either. It enters a user namespace before all
-//! else and owns every other namespace from there; what of the host a sandbox shows it can only find
-//! by path, in a copy of the host's mounts.
+//! A non-root daemon has a non-root launcher. It first enters a user namespace, which owns every other namespace; it
+//! can find the host's directories for a sandbox only by path, in a copy of the host's mounts.
 //!
-//! When the daemon goes, it goes; sandboxes do not notice either.
+//! It exits with the daemon; sandboxes are not affected by either.
 
 mod bare;
 mod child;
@@ -38,51 +37,50 @@ pub use process::main;
 pub use process::main_on_one_thread;
 pub(super) use received::{Received, set_properties};
 
-/// What the launcher is told about one sandbox. The descriptors that come with it, in this order:
-/// the listening socket, the lifeline if there is one, and those of its means.
+/// The launcher's request for one sandbox. Its descriptors, in this order: the listening socket, the lifeline if there
+/// is one, and those of its means.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launch {
     pub hostname: String,
     pub privilege: Privilege,
-    /// How much fits into /dev/shm. It counts as the sandbox's memory, so it must be less than all
-    /// of that: a full one would leave no memory for the command that removes something.
+    /// Size of /dev/shm. It counts as the sandbox's memory, so it must be smaller than that: otherwise a full one would
+    /// leave no memory for the command that deletes files.
     pub shm_bytes: u64,
     pub lifeline: Lifeline,
     pub root: RootKind,
-    /// Where the binds go, relative to the root.
+    /// Targets of the binds, relative to the root.
     pub bind_targets: Vec<String>,
     pub means: Means,
 }
 
-/// What a root is made of.
+/// The kind of a root.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RootKind {
     /// One directory.
     Dir,
-    /// One whose files hold the sandbox's ids as the host knows them: nothing is left to be mapped.
+    /// One directory whose files already have the sandbox's host ids: no mapping is needed.
     Shifted,
-    /// The directory of a volume and that of all layers, in this order in the place of the root.
+    /// The directories of a volume and of all layers, in this order in place of the root.
     Overlay(overlay::Names),
 }
 
-/// What there is to make a sandbox with.
+/// The means for creating a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Means {
-    /// All that root has. Its descriptors: the root and each bind as detached mounts, then the
-    /// entries of the control group.
+    /// With root. Its descriptors: the root and each bind as detached mounts, then the cgroup entries.
     Root {
-        /// The host's id of the sandbox's root; the range goes up from there.
+        /// The host's uid of the sandbox's root; the range starts there.
         id_base: u32,
         entry: EntryKind,
-        /// The ranges likely to be used next: their user namespaces are made while nobody waits.
+        /// The ranges likely to be used next: their user namespaces are created while the launcher is idle.
         next_id_bases: Vec<u32>,
     },
-    /// One id, and no control group. It has no descriptors.
+    /// With one id, and without cgroups. It has no descriptors.
     User {
-        /// Where root and binds are, as the host names them.
+        /// Host paths of the root and the binds.
         roots: Vec<Vec<u8>>,
         binds: Vec<Vec<u8>>,
-        /// By what the guest is found among all processes.
+        /// Identifies the guest among all processes.
         badge: String,
     },
 }
@@ -102,10 +100,10 @@ pub enum EntryKind {
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Request {
-    /// Whether it can launch at all.
+    /// Asks whether launching is possible at all.
     Hello,
     Launch(Box<Launch>),
-    /// The daemon leaves nothing behind: exit without looking back.
+    /// The daemon has cleaned up: exit.
     Goodbye,
 }
 

@@ -1,5 +1,5 @@
-//! The kernel: namespaces, mounts, cgroups, filters, and the launcher that puts them together. The
-//! only home of `unsafe` outside the guest.
+//! The kernel interface: namespaces, mounts, cgroups, filters, and the launcher that combines them. The only place for
+//! `unsafe` outside of the guest.
 
 pub mod btrfs;
 pub mod capability;

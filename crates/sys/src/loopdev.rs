@@ -1,5 +1,5 @@
-//! Loop devices: a file as a block device. A device made here goes away by itself when nobody has it
-//! open or mounted, also when this process is killed.
+//! Loop devices: a file as a block device. A device created here disappears by itself when it is neither open nor
+//! mounted, also when this process is killed.
 #![expect(unsafe_code, reason = "ioctls have no safe interface")]
 
 use std::fs::{File, OpenOptions};
@@ -17,10 +17,10 @@ const LOOP_CONFIGURE: u32 = 0x4C0A;
 const LOOP_GET_STATUS64: u32 = 0x4C05;
 const LOOP_SET_CAPACITY: libc::Ioctl = 0x4C07;
 const FLAG_AUTOCLEAR: u32 = 4;
-/// The kernel leaves it away where the file cannot do it.
+/// The kernel ignores it if the file does not support it.
 const FLAG_DIRECT_IO: u32 = 16;
 
-/// Another process may take the free device we were told of; then we ask again.
+/// Another process may take the free device that we were given; then we retry.
 const ATTEMPTS_MAX: usize = 64;
 
 /// `loop_info64`
@@ -64,13 +64,13 @@ impl LoopDevice {
         &self.path
     }
 
-    /// Whether a device could be had, asked before anything is made for it.
+    /// Whether a device is available, checked before anything is created for it.
     pub fn available() -> io::Result<()> {
         free_number().map(|_| ())
     }
 
-    /// The device that has this file already, or a new one. A file is never attached twice: two devices of
-    /// one filesystem would destroy it.
+    /// The device that has this file already, or a new one. A file is never attached twice: two devices of one file
+    /// system would destroy it.
     pub fn attach(image: &File) -> io::Result<Self> {
         for _ in 0..ATTEMPTS_MAX {
             if let Some(device) = Self::find(image)? {
@@ -110,7 +110,7 @@ impl LoopDevice {
         Ok(None)
     }
 
-    /// Has the device be as large as its file is now.
+    /// Updates the device to the present size of its file.
     pub fn refresh_size(&self) -> io::Result<()> {
         // SAFETY: this ioctl takes no argument; the descriptor is open.
         match unsafe { libc::ioctl(self.open.as_raw_fd(), LOOP_SET_CAPACITY) } {
@@ -129,7 +129,7 @@ impl LoopDevice {
     }
 }
 
-/// A device opened for writing becomes one that can be written.
+/// Only a device that was opened for writing is writable.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Access {
     Read,

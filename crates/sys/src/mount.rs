@@ -1,5 +1,5 @@
-//! Mounts as descriptors (the mount API of Linux 5.2 and later): a mount is made detached, given
-//! its properties, and only then put into somebody's namespace. Nothing is ever half visible.
+//! Mounts as descriptors (the mount API of Linux 5.2 and later): a mount is created detached, given its properties, and
+//! only then attached to a namespace. Nothing is ever partly visible.
 
 #![expect(unsafe_code, reason = "mount_setattr has no safe wrapper")]
 
@@ -18,19 +18,19 @@ use rustix::mount::{
 
 use super::namespace::{self, ChildStack, IdMap, SHARED_ID_BASE};
 
-/// A detached copy of the mount that shows `path`.
+/// A detached copy of the mount at `path`.
 pub fn clone_path(path: &Path) -> io::Result<OwnedFd> {
     clone_at(CWD, path)
 }
 
-/// A detached copy of the mount that shows `path` beneath `dir`.
+/// A detached copy of the mount at `path` below `dir`.
 pub fn clone_at(dir: impl AsFd, path: &Path) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     Ok(open_tree(dir, path, flags)?)
 }
 
-/// The same with all that is mounted beneath. Only so can whoever is not root copy a part of the host:
-/// else what its mounts cover could be seen.
+/// The same with all nested mounts. Without root, only this kind of copy is allowed: otherwise files covered by mounts
+/// could be seen.
 pub fn clone_tree(path: &Path) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -38,7 +38,7 @@ pub fn clone_tree(path: &Path) -> io::Result<OwnedFd> {
     Ok(open_tree(CWD, path, flags)?)
 }
 
-/// A new detached filesystem of type `kind`.
+/// A new detached file system of type `kind`.
 pub fn new_filesystem(
     kind: &str,
     options: &[(&str, &str)],
@@ -52,19 +52,19 @@ pub fn new_filesystem(
     Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
 }
 
-/// Puts a detached mount at `target` beneath the working directory of this process.
+/// Attaches a detached mount at `target`, relative to this process's working directory.
 pub fn attach(mount: impl AsFd, target: impl rustix::path::Arg) -> io::Result<()> {
     Ok(move_mount(mount, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
 }
 
-/// Covers a directory that is shared with others, beneath the working directory, by an overlay that adds nothing: the
-/// same files, as inodes that nobody else has. What others do to them cannot be watched, and a lock is nobody else's.
-/// `empty` is an empty directory: an overlay is made of two at least.
+/// Covers a shared directory (relative to the working directory) with an overlay that adds nothing: the same files,
+/// with private inodes. So other users' actions on them cannot be watched, and locks are private. `empty` is an empty
+/// directory, because an overlay needs at least two.
 pub fn cover_with_own_inodes(target: &str, empty: &str) -> io::Result<()> {
     let options = CString::new(format!("lowerdir={target}:{empty}"))?;
     let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
     match rustix::mount::mount("overlay", target, "overlay", flags, Some(options.as_c_str())) {
-        // Where there are no overlays for us, or these would be too many above each other, the files stay shared.
+        // If overlays are not permitted here, or nested too deeply, the files stay shared.
         Err(Errno::INVAL | Errno::NODEV | Errno::PERM | Errno::ACCESS) => Ok(()),
         result => Ok(result?),
     }
@@ -75,19 +75,19 @@ pub fn set_attributes(mount: impl AsFd, set: MountAttrFlags) -> io::Result<()> {
     setattr(mount, u64::from(set.bits()), 0, 0, Depth::One)
 }
 
-/// Sets attributes of a detached mount and of all beneath it.
+/// Sets attributes of a detached mount and everything below it.
 pub fn set_attributes_of_tree(mount: impl AsFd, set: MountAttrFlags) -> io::Result<()> {
     setattr(mount, u64::from(set.bits()), 0, 0, Depth::All)
 }
 
-/// Lets the set-user-ID programs of a mount work, whatever the mount was copied from.
+/// Enables the set-user-ID programs of a mount, whatever it was copied from.
 pub fn allow_setuid(mount: impl AsFd) -> io::Result<()> {
     setattr(mount, 0, NOSUID, 0, Depth::One)
 }
 
-/// Sets attributes and shifts the ids of a detached mount by the map of a user namespace, so that
-/// set-user-ID programs may work: they can make nobody one of the host's users. It fails
-/// with EINVAL on filesystems that cannot be id-mapped.
+/// Sets attributes of a detached mount and maps its ids by a user namespace, so that set-user-ID programs may work,
+/// because they cannot make anybody one of the host's users. Fails with EINVAL on file systems that cannot be
+/// id-mapped.
 pub fn set_id_map(
     mount: impl AsFd,
     set: MountAttrFlags,
@@ -98,7 +98,7 @@ pub fn set_id_map(
     setattr(mount, set, NOSUID, fd as u64, Depth::One)
 }
 
-/// Whether what is mounted at a path can be id-mapped, by trying it on a copy of the mount that nobody sees.
+/// Whether the mount at a path can be id-mapped, by trying it on a private copy.
 pub fn can_be_id_mapped(path: &Path) -> io::Result<bool> {
     const STACK_BYTES: usize = 64 * 1024;
     let proc = rustix::fs::open("/proc", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
@@ -111,7 +111,7 @@ pub fn can_be_id_mapped(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Which mounts of a tree are meant.
+/// Which mounts of a tree are affected.
 enum Depth {
     One,
     All,

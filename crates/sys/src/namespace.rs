@@ -1,4 +1,4 @@
-//! Namespaces that are made ahead of a launch, by the single-threaded launcher.
+//! Namespaces prepared before a launch, by the single-threaded launcher.
 
 #![expect(unsafe_code, reason = "clone and interface ioctls have no safe wrappers")]
 
@@ -14,17 +14,17 @@ use rustix::thread::{
     set_capabilities, set_thread_res_uid, unshare_unsafe,
 };
 
-/// How many ids one sandbox has.
+/// Number of ids of one sandbox.
 pub const ID_RANGE: u32 = 65_536;
-/// The range that all sandboxes have in common whose volumes lie where ids cannot be mapped: there the files
-/// themselves hold these ids, so it is the same for every daemon and for good. It is the last one that any
-/// sandbox can have, and given to none alone.
+/// The range shared by all sandboxes whose volumes cannot be id-mapped: there the files themselves have these ids, so
+/// the range is the same for every daemon and permanent. It is the last possible range, and never assigned to a single
+/// sandbox.
 pub const SHARED_ID_BASE: u32 = (1 << 31) - ID_RANGE;
 
-/// The id that commands have inside.
+/// The uid of commands inside.
 pub const USER_ID: u32 = 1000;
 
-/// How the ids of a user namespace lie in those around it.
+/// The mapping of a user namespace's ids to the outer ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdMap {
     inside: u32,
@@ -33,18 +33,18 @@ pub struct IdMap {
 }
 
 impl IdMap {
-    /// All ids of a sandbox, root being `base`.
+    /// All ids of a sandbox, starting with root at `base`.
     pub fn range(base: u32) -> Self {
         Self { inside: 0, outside: base, count: ID_RANGE }
     }
 
-    /// One id alone, which is the user's inside.
+    /// One id, which is the user's inside.
     pub const fn single(outside: u32) -> Self {
         Self { inside: USER_ID, outside, count: 1 }
     }
 
-    /// Who is to own the namespace, and be charged for all that is counted in it: the kernel passes the counts
-    /// of a user namespace on to whoever made it. Without root that can be nobody else.
+    /// The owner of the namespace, who is charged for everything counted in it: the kernel passes the counts of a user
+    /// namespace on to its creator. Without root that is always ourselves.
     fn owner(self) -> Option<Uid> {
         let is_ours = self.count == 1 || !rustix::process::geteuid().is_root();
         (!is_ours).then(|| Uid::from_raw(self.outside))
@@ -55,20 +55,19 @@ impl IdMap {
     }
 }
 
-/// Moves this single-threaded process, of a person who is not root, into a user namespace of its
-/// own: there it has every capability, and one id.
+/// Moves this single-threaded, non-root process into a user namespace of its own: there it has all capabilities, and
+/// one id.
 pub fn enter_user() -> io::Result<()> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     // SAFETY: only CLONE_FILES would endanger descriptors of other threads; it is not asked for.
     unsafe { unshare_unsafe(UnshareFlags::NEWUSER)? };
-    // The kernel wants it so: a group that takes something away from its members cannot be left.
+    // The kernel requires it: a group that denies access to its members must not be dropped.
     std::fs::write("/proc/self/setgroups", "deny")?;
     std::fs::write("/proc/self/uid_map", IdMap::single(uid).line())?;
     std::fs::write("/proc/self/gid_map", IdMap::single(gid).line())
 }
 
-/// What belongs to the host cannot be entered again from a user namespace: a network and a copy of
-/// all mounts of our own can.
+/// The host's namespaces cannot be re-entered from a user namespace; a network and a copy of all mounts of our own can.
 pub fn leave_host() -> io::Result<()> {
     // SAFETY: only CLONE_FILES would endanger descriptors of other threads; it is not asked for.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET | UnshareFlags::NEWNS)? };
@@ -89,8 +88,8 @@ impl ChildStack {
     }
 }
 
-/// What a sandbox's network may hold in the kernel. Memory of TCP has one bound for the whole machine, and what
-/// waits in a connection that nobody has accepted is counted towards no sandbox; nor are closed connections.
+/// Limits of a sandbox's network in the kernel. TCP memory has one limit for the whole machine, and data in a
+/// connection that was not accepted is not charged to any sandbox; nor are closed connections.
 pub const NETWORK_LIMITS: [(&str, &str); 4] = [
     ("net.ipv4.tcp_rmem", "4096 65536 262144"),
     ("net.ipv4.tcp_wmem", "4096 16384 262144"),
@@ -98,15 +97,14 @@ pub const NETWORK_LIMITS: [(&str, &str); 4] = [
     ("net.core.somaxconn", "512"),
 ];
 
-/// What each user of a sandbox may hold besides what its owner may hold in all.
+/// Limits of each user of a sandbox, besides the total limits of its owner.
 const USER_LIMITS: [&CStr; 2] =
     [c"sys/user/max_user_namespaces", c"sys/user/max_inotify_instances"];
 const USER_LIMIT_VALUES: [&[u8]; 2] = [b"0", b"64"];
 
-/// A network namespace with nothing but loopback, which is up. The calling thread comes back to
-/// the namespace it was in.
+/// A network namespace with only loopback, which is up. The calling thread returns to its namespace.
 pub fn network(proc: BorrowedFd<'_>, home: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    // Namespaces are a thread's own; `self` would be that of the process's first thread.
+    // Namespaces belong to a thread; `self` would refer to the process's first thread.
     let made = enter_network(proc).and_then(|()| open(proc, "thread-self/ns/net"));
     move_into_link_name_space(home, Some(LinkNameSpaceType::Network))?;
     made
@@ -118,7 +116,7 @@ pub fn enter_network(proc: BorrowedFd<'_>) -> io::Result<()> {
     unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
     for (name, value) in NETWORK_LIMITS {
         let path = format!("sys/{}", name.replace('.', "/"));
-        // Where settings cannot be written, in a container for one, the machine's own hold.
+        // If settings are not writable, for example in a container, the machine's own apply.
         if let Ok(file) = openat(proc, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) {
             let _ = rustix::io::write(&file, value.as_bytes());
         }
@@ -126,7 +124,7 @@ pub fn enter_network(proc: BorrowedFd<'_>) -> io::Result<()> {
     loopback_up()
 }
 
-/// Opens a namespace by its name beneath /proc.
+/// Opens a namespace by its name below /proc.
 pub fn open(proc: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
     Ok(openat(proc, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
@@ -145,7 +143,7 @@ fn loopback_up() -> io::Result<()> {
     }
 }
 
-/// A user namespace with these ids, kept by its descriptor.
+/// A user namespace with these ids, kept alive by its descriptor.
 pub fn user(proc: BorrowedFd<'_>, stack: &mut ChildStack, ids: IdMap) -> io::Result<OwnedFd> {
     let mut pidfd: RawFd = -1;
     let parent = Parent { pid: std::process::id(), proc: proc.as_raw_fd() };
@@ -173,7 +171,7 @@ pub fn user(proc: BorrowedFd<'_>, stack: &mut ChildStack, ids: IdMap) -> io::Res
     made
 }
 
-/// Changes the effective id of this thread, which keeps all its capabilities: some machines let nobody else make
+/// Changes the effective id of this thread, which keeps all its capabilities: some machines allow only root to create
 /// user namespaces.
 fn act_as(uid: Uid) -> io::Result<()> {
     set_thread_res_uid(None, uid, None)?;
@@ -188,14 +186,14 @@ fn act_as(uid: Uid) -> io::Result<()> {
     Ok(kept?)
 }
 
-/// What the child of [`user`] has to know.
+/// What the child of [`user`] needs to know.
 struct Parent {
     pid: u32,
     proc: RawFd,
 }
 
-/// The child of [`user`]: it exists so that the namespace does, and limits what is counted in it, which can be done
-/// only from inside. It stops when it has, until it is killed.
+/// The child of [`user`]: it keeps the namespace alive, and sets the limits of what is counted in it, which is possible
+/// only from inside. Then it stops, until it is killed.
 extern "C" fn stand_by(parent: *mut c_void) -> libc::c_int {
     // SAFETY: the parent keeps it until we are gone.
     let parent = unsafe { &*parent.cast::<Parent>() };
@@ -209,7 +207,7 @@ extern "C" fn stand_by(parent: *mut c_void) -> libc::c_int {
         for (path, value) in USER_LIMITS.into_iter().zip(USER_LIMIT_VALUES) {
             let flags = libc::O_WRONLY | libc::O_CLOEXEC;
             let file = libc::openat(parent.proc, path.as_ptr(), flags);
-            // Where settings cannot be written, in a container for one, the owner's limits still hold.
+            // If settings are not writable, for example in a container, the owner's limits still apply.
             if file >= 0 {
                 libc::write(file, value.as_ptr().cast(), value.len());
                 libc::close(file);
@@ -235,13 +233,13 @@ fn write_maps(proc: BorrowedFd<'_>, pid: i32, ids: IdMap) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a process is the first of a pid namespace beneath ours; not if it is gone.
+/// Whether a process is the first of a pid namespace below ours; `false` if it is gone.
 pub fn is_first_of_its_own(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/status"))
         .is_ok_and(|status| tells_of_a_first(&status))
 }
 
-/// The same by the process's `status` file: `NSpid:` has its number in each namespace from ours down.
+/// The same by the process's `status` file: `NSpid:` has its pid in each namespace from ours down.
 pub fn tells_of_a_first(status: &str) -> bool {
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     let numbers: Vec<&str> = numbers.unwrap_or_default().split_whitespace().collect();
@@ -256,7 +254,7 @@ pub fn wait_gone(pidfd: impl AsFd) -> io::Result<()> {
 fn wait_for(pidfd: impl AsFd, change: WaitIdOptions) -> io::Result<()> {
     loop {
         match waitid(WaitId::PidFd(pidfd.as_fd()), change) {
-            // With SIGCHLD ignored the kernel reaps by itself and then answers that there is none.
+            // With SIGCHLD ignored the kernel reaps children by itself and reports that there are none.
             Ok(_) | Err(rustix::io::Errno::CHILD) => return Ok(()),
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),

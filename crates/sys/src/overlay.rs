@@ -1,14 +1,13 @@
-//! Overlays, mounted from inside the user namespace of the sandbox that they are for.
+//! Overlays, mounted from inside the user namespace of their sandbox.
 //!
-//! What an overlay does to the directories it is made of, it does with the rights of whoever mounted it.
-//! Root of the host would have too many, and too few: its id is not among those that the directories are
-//! mapped to, so the overlay would silently be read-only. So a child of ours enters the sandbox's user
-//! namespace, and a mount namespace that belongs to it, puts the directories there, mounts the overlay
-//! above them, and hands it back as a detached mount. It shares our descriptors and memory, and we stand
-//! still meanwhile.
+//! An overlay accesses its directories with the rights of the process that mounted it. Root of the host would have too
+//! many, and too few: its id is not among those that the directories are mapped to, so the overlay would silently be
+//! read-only. So a child of ours enters the sandbox's user namespace, and a mount namespace that belongs to it,
+//! attaches the directories there, mounts the overlay above them, and returns it as a detached mount. It shares our
+//! descriptors and memory, and we are suspended meanwhile.
 //!
-//! The directories get names of one or two characters there, so however many layers there are, the options
-//! of the mount fit; and that is all that the sandbox can read of them in its mount table.
+//! The directories get names of one or two characters there, so that the mount options fit for any number of layers;
+//! and these names are all that the sandbox can see of them in its mount table.
 
 #![expect(unsafe_code, reason = "clone has no safe wrapper")]
 
@@ -25,28 +24,28 @@ use super::launcher::Ids;
 use super::mount;
 use super::namespace::{self, ChildStack};
 
-/// What lies where in the two directories that an overlay is made of.
+/// The names in the two directories that an overlay is made of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Names {
-    /// In the directory of the layers, the lowest first.
+    /// In the layers' directory, lowest first.
     pub lowers: Vec<String>,
-    /// In the directory of the volume.
+    /// In the volume's directory.
     pub upper: String,
     pub work: String,
 }
 
-/// The directories themselves, as detached mounts whose ids are mapped already.
+/// The directories themselves, as detached mounts with mapped ids.
 pub struct Pieces<'a> {
     pub layers: BorrowedFd<'a>,
     pub volume: BorrowedFd<'a>,
     pub names: &'a Names,
 }
 
-/// Where an overlay is mounted, beneath the place that [`assemble`] was given.
+/// Where an overlay is mounted, below the place given to [`assemble`].
 pub const MOUNTED: &str = "m";
 
-/// The overlay as a detached mount. `users` is the sandbox's user namespace and `ids` what is mapped there;
-/// `place` is any directory in the mount namespace of this single-threaded process.
+/// The overlay as a detached mount. `users` is the sandbox's user namespace and `ids` its mapping; `place` is any
+/// directory in the mount namespace of this single-threaded process.
 pub fn mount(
     pieces: &Pieces<'_>,
     users: BorrowedFd<'_>,
@@ -80,7 +79,7 @@ struct Job<'a> {
     outcome: io::Result<OwnedFd>,
 }
 
-/// All that the child does.
+/// The child's code.
 extern "C" fn carry_out(job: *mut c_void) -> libc::c_int {
     // SAFETY: the parent passed a `Job` that lives until this process has exited, and stands still.
     let job = unsafe { &mut *job.cast::<Job<'_>>() };
@@ -98,8 +97,8 @@ fn enter(users: BorrowedFd<'_>, ids: Ids) -> io::Result<()> {
     Ok(())
 }
 
-/// Mounts the overlay at [`MOUNTED`] beneath `place`, which becomes the working directory and is covered.
-/// A mount for the one id of a daemon that is not root lets nobody become another.
+/// Mounts the overlay at [`MOUNTED`] below `place`, which becomes the working directory and is covered. For the single
+/// id of a non-root daemon the mount is nosuid.
 pub fn assemble(pieces: &Pieces<'_>, ids: Ids, place: &str) -> io::Result<()> {
     let options = [("mode", "755"), ("size", "1m")];
     let scratch = mount::new_filesystem("tmpfs", &options, MountAttrFlags::MOUNT_ATTR_NOSUID)?;

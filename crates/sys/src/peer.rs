@@ -1,11 +1,11 @@
-//! Whose socket is at the other end of a local TCP connection.
+//! The owner of the other end of a local TCP connection.
 //!
-//! TCP has no SO_PEERCRED, but on one machine the kernel knows both ends: NETLINK_SOCK_DIAG looks up
-//! the peer's own socket by the connection's 4-tuple, seen from its side, and tells who made it.
+//! TCP has no SO_PEERCRED, but on one machine the kernel knows both ends: NETLINK_SOCK_DIAG looks up the peer's own
+//! socket by the connection's 4-tuple, seen from its side, and returns its owner.
 //!
-//! Invariant: an owner is reported only for a socket that some process still holds. Orphaned and
-//! TIME_WAIT sockets are shown by the kernel as uid 0, so a stranger who connects, sends a request and
-//! closes at once would pass as root; such sockets have inode 0 and count as nobody's.
+//! Invariant: an owner is reported only for a socket that a process still holds. The kernel shows orphaned and
+//! TIME_WAIT sockets as uid 0, so a stranger who connects, sends a request and closes at once would pass as root; such
+//! sockets have inode 0 and count as unowned.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -22,7 +22,7 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 
 /// `struct inet_diag_req_v2`.
 const REQUEST_LEN: usize = 56;
-/// `struct inet_diag_msg`, up to and with `idiag_inode`.
+/// `struct inet_diag_msg`, up to and including `idiag_inode`.
 const ANSWER_LEN: usize = 72;
 const UID_AT: usize = NLMSG_HEADER_LEN + 64;
 const INODE_AT: usize = NLMSG_HEADER_LEN + 68;
@@ -30,12 +30,12 @@ const INODE_AT: usize = NLMSG_HEADER_LEN + 68;
 const IPPROTO_TCP: u8 = 6;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
-/// All states: which one the socket is in says less than whether anybody holds it.
+/// All states: whether a process holds the socket matters more than its state.
 const ANY_STATE: u32 = u32::MAX;
 const NO_COOKIE: [u8; 8] = [0xff; 8];
 
-/// The user who holds the client's end of a connection between `client` and `server`; `None` if
-/// nobody holds it any more. The two addresses are as the server's own socket reports them.
+/// The user who holds the client's end of a connection between `client` and `server`; `None` if it is no longer held.
+/// The addresses are those that the server's own socket reports.
 pub fn uid_of_client(client: SocketAddr, server: SocketAddr) -> io::Result<Option<u32>> {
     let diag = open()?;
     send(&diag, &request(client, server), SendFlags::empty())?;

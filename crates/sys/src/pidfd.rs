@@ -1,4 +1,4 @@
-//! Processes as descriptors: they cannot be confused with a later process of the same number.
+//! Processes as descriptors: they cannot be confused with a later process with the same pid.
 
 #![expect(unsafe_code, reason = "PIDFD_GET_INFO and SO_PEERPIDFD have no safe wrapper")]
 
@@ -14,7 +14,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 pub enum Exit {
     Code(i32),
     Signal(i32),
-    /// The kernel tells it once the parent, which is not us, has taken note.
+    /// The kernel will tell once the parent, which is not us, has reaped it.
     Untold,
     /// The kernel is older than 6.15 and the process was not our child.
     Unknown,
@@ -37,11 +37,11 @@ pub fn open(pid: u32) -> io::Result<OwnedFd> {
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 
-/// Whether the process runs no more; it may still be waited for by its parent.
+/// Whether the process has ended; its parent may not have reaped it.
 pub fn has_ended(pidfd: impl AsFd) -> bool {
     let mut poll = [PollFd::new(&pidfd, PollFlags::IN)];
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-    // An error could only be of our own making; then the process is looked at another time.
+    // An error could only be our own mistake; then the process is checked another time.
     matches!(rustix::event::poll(&mut poll, Some(&now)), Ok(count) if count > 0)
 }
 
@@ -53,23 +53,23 @@ pub fn kill(pidfd: impl AsFd) -> io::Result<()> {
     }
 }
 
-/// Whether a connected Unix socket's other end was made by this process, and the process lives.
+/// Whether the other end of a connected Unix socket was created by this process, and the process is alive.
 pub fn is_peer(socket: impl AsFd, process: impl AsFd) -> io::Result<bool> {
     let peer = match peer(&socket) {
         Ok(peer) => number(&peer)?,
-        // Before Linux 6.5. The number may have been another's before it was this process's.
+        // Before Linux 6.5. The pid may have belonged to another process before.
         Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
             Some(rustix::net::sockopt::socket_peercred(&socket)?.pid.as_raw_nonzero().get())
         }
         Err(error) => return Err(error),
     };
-    // Two that live have different numbers.
+    // Two living processes have different pids.
     Ok(peer.is_some() && peer == number(process)?)
 }
 
 const SO_PEERPIDFD: libc::c_int = 77;
 
-/// The process that made the other end of a Unix socket.
+/// The process that created the other end of a Unix socket.
 fn peer(socket: impl AsFd) -> io::Result<OwnedFd> {
     let mut pidfd: RawFd = -1;
     let mut len = size_of::<RawFd>() as libc::socklen_t;
@@ -90,7 +90,7 @@ fn peer(socket: impl AsFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(pidfd) })
 }
 
-/// The number of a process; `None` if it is dead and reaped, or not to be seen from here.
+/// The pid of a process; `None` if it is dead and reaped, or invisible from here.
 fn number(pidfd: impl AsFd) -> io::Result<Option<i32>> {
     let info = format!("/proc/self/fdinfo/{}", pidfd.as_fd().as_raw_fd());
     let info = std::fs::read_to_string(info)?;

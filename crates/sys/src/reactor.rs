@@ -1,4 +1,4 @@
-//! Descriptors that the async runtime watches.
+//! Descriptors watched by the async runtime.
 
 #![expect(unsafe_code, reason = "tokio asks its callers to keep a watched descriptor open")]
 

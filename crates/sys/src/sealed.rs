@@ -1,11 +1,11 @@
-//! Programs that no filesystem holds and nobody can change.
+//! Unnamed, immutable programs.
 
 use std::io;
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{MemfdFlags, Mode, SealFlags};
 
-/// An executable memory file with these bytes. All who are given its descriptor share one copy.
+/// An executable memory file with these bytes. All holders of its descriptor share one copy.
 pub fn program(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     // MFD_EXEC states the intent and is unknown before Linux 6.3.
@@ -15,7 +15,7 @@ pub fn program(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     while !rest.is_empty() {
         rest = &rest[rustix::io::write(&file, rest)?..];
     }
-    // Whoever executes it could otherwise leave attributes on it for others to find.
+    // Otherwise a process that executes it could leave attributes on it for others.
     rustix::fs::fchmod(&file, Mode::from_raw_mode(0o555))?;
     let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&file, seals)?;

@@ -1,8 +1,8 @@
-//! The system calls a sandbox may make, as a BPF program.
+//! The system calls that a sandbox may make, as a BPF program.
 //!
-//! The policy is a pure function from a system call number to an [`Action`]. Neighbours with the same
-//! action become one range, and the ranges become a binary tree: about ten comparisons for any call
-//! and a small program to load, where a linear list costs more than the rest of the launch.
+//! The policy is a pure function from a system call number to an [`Action`]. Neighbours with the same action become one
+//! range, and the ranges become a binary tree: about ten comparisons for any call and a small program to load, where a
+//! linear list costs more than the rest of the launch.
 
 #![expect(unsafe_code, reason = "loading a filter has no safe wrapper")]
 
@@ -43,7 +43,7 @@ impl Filter {
         let mut program = vec![
             statement(LOAD, OFFSET_ARCH),
             jump(JUMP_EQUAL, AUDIT_ARCH, 1, 0),
-            // i386 calls on x86_64: other numbers, so another policy; there is none.
+            // i386 calls on x86_64 have other numbers and would need another policy; there is none.
             statement(RETURN, errno(libc::EPERM)),
             statement(LOAD, OFFSET_NUMBER),
         ];
@@ -51,7 +51,7 @@ impl Filter {
         Self(program)
     }
 
-    /// The program as the kernel reads it, for a tool that loads it.
+    /// The program in the kernel's format, for a tool that loads it.
     pub fn bytes(&self) -> Vec<u8> {
         let bytes = |i: &sock_filter| {
             let ([a, b], [c, d, e, f]) = (i.code.to_ne_bytes(), i.k.to_ne_bytes());
@@ -60,8 +60,8 @@ impl Filter {
         self.0.iter().flat_map(bytes).collect()
     }
 
-    /// Loads the filter for this thread and what it becomes. It needs no_new_privs, or
-    /// CAP_SYS_ADMIN in its user namespace. Makes one system call and allocates nothing.
+    /// Loads the filter for this thread and its descendants. Needs no_new_privs, or CAP_SYS_ADMIN in its user
+    /// namespace. Makes one system call and allocates nothing.
     pub fn load(&self) -> io::Result<()> {
         let program = libc::sock_fprog {
             len: self.0.len() as libc::c_ushort,
@@ -83,8 +83,7 @@ impl Filter {
     }
 }
 
-/// The policy by the names of the calls, for those who have a language of their own for filters. What
-/// is not in it answers ENOSYS.
+/// The policy by call names, for tools with a filter format of their own. Calls that are not in it return ENOSYS.
 pub fn named_actions() -> impl Iterator<Item = (&'static str, Action)> {
     let named = (0..=LAST_KNOWN).filter_map(|number| Some((names::name(number)?, action(number))));
     named.filter(|(_, action)| *action != Action::Errno(libc::ENOSYS))
@@ -105,7 +104,7 @@ struct Range {
 
 fn ranges() -> Vec<Range> {
     let mut ranges: Vec<Range> = Vec::new();
-    // One past the last known number stands for all that follow, x32 calls included.
+    // One past the last known number represents all that follow, including x32 calls.
     for number in 0..=LAST_KNOWN + 1 {
         let action = action(number);
         if ranges.last().is_none_or(|last| last.action != action) {
@@ -161,7 +160,7 @@ fn leaf(action: Action) -> Vec<sock_filter> {
     }
 }
 
-/// Falls through if the loaded value is none of `values`, else skips one instruction.
+/// Falls through if the loaded value is none of `values`, otherwise skips one instruction.
 fn one_of(values: &'static [u32]) -> impl Iterator<Item = sock_filter> {
     let last = values.len();
     values.iter().enumerate().map(move |(at, value)| jump(JUMP_EQUAL, *value, (last - at) as u8, 0))
@@ -183,7 +182,7 @@ fn jump(code: u16, k: u32, jt: u8, jf: u8) -> sock_filter {
 mod tests {
     use super::*;
 
-    /// What the kernel would answer, by walking the program.
+    /// The kernel's decision, by interpreting the program.
     fn run(filter: &Filter, arch: u32, number: u32, arguments: [u32; 3]) -> u32 {
         let (mut at, mut accumulator) = (0usize, 0u32);
         loop {

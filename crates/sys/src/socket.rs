@@ -1,4 +1,4 @@
-//! Unix sockets that carry descriptors, and sockets at paths longer than `sun_path` takes.
+//! Unix sockets that carry descriptors, and sockets at paths longer than `sun_path`.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -12,7 +12,7 @@ use rustix::net::{
     recvmsg, sendmsg, socket_with,
 };
 
-/// The most descriptors that one message carries.
+/// Maximum number of descriptors per message.
 pub const FDS_MAX: usize = 32;
 
 /// Sends one message with descriptors.
@@ -55,8 +55,8 @@ pub fn listen_in(dir: impl AsFd, name: &str, backlog: i32) -> io::Result<OwnedFd
     Ok(socket)
 }
 
-/// The same for a socket that others can see: only the user `owner` may connect to it, from its first
-/// moment on. Its connections are accepted without waiting.
+/// The same for a socket that is visible to others: only the user `owner` can ever connect to it. Accepting never
+/// blocks.
 pub fn listen_for(dir: impl AsFd, name: &str, owner: u32, backlog: i32) -> io::Result<OwnedFd> {
     let unfinished = format!(".{name}.new");
     let socket = bind_in(&dir, &unfinished)?;

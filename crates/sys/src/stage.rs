@@ -1,31 +1,31 @@
-//! The stage: a short-lived, single-threaded process that prepares all that a foreign tool (bwrap, runc,
-//! crun, …) needs to bring a guest to life, and then becomes the tool.
+//! The stage: a short-lived, single-threaded process that prepares everything that an external tool (bwrap, runc, crun,
+//! …) needs to start a guest, and then becomes the tool.
 //!
 //! ```text
 //! daemon ──Staging + descriptors──▶ stage ──execve──▶ tool ──▶ guest (PID 1)
 //!        ◀──Failure, or the end────
 //! ```
 //!
-//! It is this same binary with the socket as its stdin. Before the tool can do anything the stage has
-//! entered the sandbox's control groups, so whatever the tool forks is found there and can be killed. It
-//! has a mount namespace of its own, which ends with the tool; what the tool is to find lies in /tmp of
-//! that namespace, the one directory that every Linux has and no tool is installed in:
+//! It is this same binary with the socket as its stdin. Before the tool can do anything the stage has entered the
+//! sandbox's cgroups, so everything that the tool forks is found there and can be killed. It has a mount namespace of
+//! its own, which ends with the tool; the tool's input is in /tmp of that namespace, the one directory that every Linux
+//! has and no tool is installed in:
 //!
-//! | path | what |
+//! | path | content |
 //! |---|---|
-//! | [`ROOT`] | the sandbox's root, complete: the volume with mapped ids, the template, perhaps /dev |
+//! | [`ROOT`] | the sandbox's complete root: the volume with mapped ids, the template, possibly /dev |
 //! | [`BUNDLE`] | the bundle, if there is one, read-only |
-//! | [`USERS`] | the sandbox's user namespace, for a tool that would else make another |
-//! | [`STATE`] | an empty directory for what the tool notes down; it is gone when the tool is |
+//! | [`USERS`] | the sandbox's user namespace, for a tool that would otherwise create another |
+//! | [`STATE`] | an empty directory for the tool's state; it disappears with the tool |
 //!
-//! It also has a network namespace of its own, with nothing but loopback, which is the sandbox's. The tool makes none:
-//! no tool would set what a sandbox's network may hold.
+//! It also has a network namespace of its own, with only loopback, which is the sandbox's. The tool creates none,
+//! because no tool would set the limits of a sandbox's network.
 //!
-//! The guest's descriptors are 3 (its listening socket), 4 (itself, as an executable that nobody can
-//! change) and 5 (the lifeline, if there is one). The tool hands them on by number.
+//! The guest's descriptors are 3 (its listening socket), 4 (itself, as an immutable executable) and 5 (the lifeline, if
+//! there is one). The tool passes them on by number.
 //!
-//! The socket stays open on the way, and the guest closes all that it does not know. So its end says:
-//! the guest runs, or nobody is left who could start it.
+//! The socket stays open on the way, and the guest closes all descriptors that it does not know. So its end means: the
+//! guest runs, or no process is left that could start it.
 
 mod bare;
 mod client;
@@ -48,26 +48,25 @@ pub const BUNDLE: &str = "/tmp/bundle";
 pub const STATE: &str = "/tmp/state";
 pub const USERS: &str = "/tmp/users";
 
-/// Where a tool that is not executed as root finds the root, if that is an overlay.
+/// Where a tool that is not executed as root finds an overlay root.
 pub const BARE_ROOT: &str = "/tmp/m";
 
-/// What the tool has to execute as the guest, once it has mounted /proc.
+/// The guest's path for the tool, once it has mounted /proc.
 pub const GUEST: &str = "/proc/self/fd/4";
-/// How many descriptors, from 3 on, the tool has to hand on without, and with, a lifeline.
+/// How many descriptors, from 3 on, the tool has to pass on without, and with, a lifeline.
 pub const GUEST_FDS: u32 = 2;
 pub const GUEST_FDS_WITH_LIFELINE: u32 = 3;
-/// Where a tool that loads a filter itself finds it.
+/// The descriptor of the filter, for a tool that loads it itself.
 pub const FILTER_FD: u32 = 6;
 
-/// What the stage is told. The descriptors that come with it, in this order: the listening socket, the
-/// lifeline if there is one, the root, each bind, and the bundle if there is one, as detached mounts, and
-/// the entries of the control group.
+/// The stage's request. Its descriptors, in this order: the listening socket, the lifeline if there is one, the root,
+/// each bind, and the bundle if there is one, as detached mounts, and the cgroup entries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Staging {
-    /// The host's id of the sandbox's root; the range goes up from there.
+    /// The host's uid of the sandbox's root; the range starts there.
     pub id_base: u32,
     pub root: RootKind,
-    /// Where the binds go, relative to the root.
+    /// Targets of the binds, relative to the root.
     pub bind_targets: Vec<String>,
     pub lifeline: Lifeline,
     pub meeting: Meeting,
@@ -75,19 +74,19 @@ pub struct Staging {
     pub entry: EntryKind,
     pub dev: Dev,
     pub identity: Identity,
-    /// The tool, by its path, and its arguments.
+    /// The tool's path, and its arguments.
     pub program: String,
     pub arguments: Vec<String>,
 }
 
-/// How the guest and the host come together.
+/// How the guest and the host connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Meeting {
-    /// The host connects. The tool hands descriptors on to the guest.
+    /// The host connects. The tool passes descriptors on to the guest.
     Listen,
-    /// The guest dials. The tool hands nothing on but its stdin, from which the guest reads its token and
-    /// which comes in the place of the listening socket. The stage's socket ends with the stage, and
-    /// only the tool's own end says whether the guest runs.
+    /// The guest dials. The tool passes on only its stdin, from which the guest reads its token and which replaces the
+    /// listening socket. The stage's socket ends with the stage, and only the tool's own end tells whether the guest
+    /// runs.
     Dial,
 }
 
@@ -97,35 +96,34 @@ pub enum Bundle {
     Passed,
 }
 
-/// Who makes the sandbox's /dev.
+/// Who creates the sandbox's /dev.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Dev {
     Tool,
-    /// It is part of the root, as the native runtime makes it.
+    /// It is part of the root, as in the native runtime.
     Stage {
         shm_bytes: u64,
     },
 }
 
-/// As whom the tool is executed.
+/// The user that the tool is executed as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Identity {
-    /// As root of the host: it enters the user namespace, or makes one, itself.
+    /// Root of the host: it enters or creates the user namespace itself.
     Host,
-    /// As root of the sandbox's user namespace, and with a filter to load: it can do nothing to
-    /// the host whatever it does.
+    /// Root of the sandbox's user namespace, with a filter to load: it can never affect the host.
     Sandbox,
 }
 
-/// What a stage is told that is not root: the tool has to find root and template by itself, in a user
-/// namespace of one id, and there are no control groups. Its descriptors: the listening socket, and the
-/// lifeline if there is one. A filter for the tool to load is made in any case.
+/// The request for a non-root stage: the tool has to find root and template by itself, in a user namespace of one id,
+/// and there are no cgroups. Its descriptors: the listening socket, and the lifeline if there is one. A filter for the
+/// tool to load is always created.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BareStaging {
     pub lifeline: Lifeline,
-    /// What the tool finds as [`BARE_ROOT`].
+    /// The overlay that the tool finds at [`BARE_ROOT`].
     pub overlay: Option<NamedOverlay>,
-    /// The tool, by its path, and its arguments.
+    /// The tool's path, and its arguments.
     pub program: String,
     pub arguments: Vec<String>,
 }
@@ -144,12 +142,12 @@ enum Order {
     Bare(BareStaging),
 }
 
-/// What the stage says if it cannot become the tool.
+/// The stage's answer if it cannot become the tool.
 #[derive(Debug, Serialize, Deserialize)]
 struct Failure {
     step: String,
     errno: i32,
 }
 
-/// The largest message either way.
+/// Maximum size of a message in either direction.
 const MESSAGE_MAX_BYTES: usize = 64 * 1024;

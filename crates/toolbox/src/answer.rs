@@ -1,4 +1,4 @@
-//! What the toolbox says back.
+//! The toolbox's answers.
 
 use std::fmt;
 use std::io;
@@ -9,27 +9,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::request::RawPath;
 
-/// The ports that something listens on, in order.
+/// The ports that processes listen on, sorted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listening {
     pub ports: Vec<u16>,
 }
 
-/// What there is at a path.
+/// The entry at a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// As it was asked for, or beneath what was asked for.
+    /// As requested, or below the requested path.
     pub path: RawPath,
     pub kind: EntryKind,
-    /// In bytes, as the file says; one with holes takes less of the disk.
+    /// Apparent size in bytes; a sparse file occupies less of the disk.
     pub size: u64,
-    /// The twelve bits of permissions.
+    /// The twelve permission bits.
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
-    /// When its content last changed, in milliseconds since 1970; before it, they are negative.
+    /// When its content last changed, in milliseconds since 1970 (negative before).
     pub modified_ms: i64,
-    /// Where a symbolic link leads to, whether something is there or not.
+    /// Target of a symbolic link, whether or not it exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<RawPath>,
 }
@@ -44,7 +44,7 @@ pub enum EntryKind {
     Socket,
     BlockDevice,
     CharDevice,
-    /// None that this build knows.
+    /// A type unknown to this build.
     Other,
 }
 
@@ -63,20 +63,20 @@ impl fmt::Display for EntryKind {
     }
 }
 
-/// The head of a file that is read.
+/// The head of a file's content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reading {
-    /// So many bytes from there on follow.
+    /// This many bytes from this offset follow.
     Bytes { entry: Entry, start: u64, len: u64 },
-    /// There is nothing in the range that was asked for.
+    /// The requested range is empty.
     Unsatisfiable { entry: Entry },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Written {
     pub entry: Entry,
-    /// Whether there was no such file before.
+    /// Whether the file did not exist before.
     pub created: bool,
 }
 
@@ -84,10 +84,10 @@ pub struct Written {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listing {
     pub entries: Vec<Entry>,
-    /// Where the next page goes on, relative to the directory; missing on the last.
+    /// The last entry of this page, relative to the directory; missing on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<RawPath>,
-    /// Directories beneath that the user may not look into, the first of them.
+    /// The first directories below that the user may not read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<RawPath>,
 }
@@ -97,7 +97,7 @@ pub struct Watching {
     pub directories: u64,
 }
 
-/// Something that changed.
+/// A change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     pub kind: ChangeKind,
@@ -108,26 +108,26 @@ pub struct Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeKind {
-    /// It was made, or moved here.
+    /// Created, or moved here.
     Created,
     Modified,
     /// Its mode, owner or times.
     Attributes,
-    /// It was deleted, or moved away.
+    /// Deleted, or moved away.
     Deleted,
-    /// A directory that is watched is itself deleted or moved.
+    /// The watched directory itself was deleted or moved.
     Gone,
-    /// More happened than could be told: look again.
+    /// Events were lost: read the directory again.
     Overflow,
 }
 
-/// How much an archive is made of.
+/// The size of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Packing {
     pub entries: u64,
-    /// Of the files' content.
+    /// Total size of the files' content.
     pub bytes: u64,
-    /// Whether it is of a directory; else it is of one file, under its name.
+    /// Whether it contains a directory; otherwise a single file, under its name.
     pub directory: bool,
 }
 
@@ -137,10 +137,10 @@ pub struct Unpacked {
     pub bytes: u64,
 }
 
-/// The ports of the loopback at which a relay is open.
+/// The loopback ports of an open relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Relaying {
-    /// For whoever inside wants out.
+    /// For processes inside.
     pub entrance: u16,
     /// For the host, which connects there.
     pub exit: u16,
@@ -152,7 +152,7 @@ pub struct Failure {
     pub kind: FailureKind,
     /// In words, without the path; lower case, no full stop.
     pub message: String,
-    /// What it is about.
+    /// The path concerned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<RawPath>,
 }
@@ -164,30 +164,30 @@ pub enum FailureKind {
     NotADirectory,
     IsADirectory,
     Exists,
-    /// A directory that has something in it.
+    /// A directory that is not empty.
     NotEmpty,
-    /// By the user's rights inside.
+    /// For lack of permission inside.
     NotPermitted,
-    /// The filesystem is mounted read-only there.
+    /// The file system is mounted read-only there.
     ReadOnly,
-    /// The disk of the sandbox is full, or what it may use of it.
+    /// The sandbox's disk is full, or its limit is reached.
     NoSpace,
     TooLarge,
     /// A FIFO, a socket or a device where only files and directories are read and written.
     NotRegular,
-    /// Somebody changed it meanwhile.
+    /// It was changed meanwhile.
     Changed,
-    /// The request itself makes no sense; an archive that is none.
+    /// An invalid request, or an invalid archive.
     Invalid,
-    /// What was asked cannot be done here.
+    /// Not supported here.
     Unsupported,
-    /// What was sent ended before its end. Nothing was changed.
+    /// The data ended prematurely. Nothing was changed.
     BrokenOff,
-    /// What was looked for in a file is not there, or there more than once.
+    /// The text to find is missing, or occurs more than once.
     NoMatch,
-    /// It took longer than it may.
+    /// It took too long.
     TimedOut,
-    /// Whatever else the kernel said.
+    /// Any other error of the kernel.
     Other,
 }
 
@@ -200,7 +200,7 @@ impl Failure {
         Self { path: Some(path.as_ref().into()), ..self }
     }
 
-    /// What the kernel said, about this path.
+    /// An error of the kernel about this path.
     pub fn from_io(error: &io::Error, path: Option<&Path>) -> Self {
         let errno = error.raw_os_error().map(Errno::from_raw_os_error);
         let kind = errno.map_or(FailureKind::Other, kind_of);
@@ -232,7 +232,7 @@ fn kind_of(errno: Errno) -> FailureKind {
     }
 }
 
-/// Where the kernel's own words say too little.
+/// For errors whose standard message is too vague.
 fn words(errno: Errno) -> Option<&'static str> {
     match errno {
         Errno::NOENT => Some("there is no such file or directory"),

@@ -1,5 +1,5 @@
-//! The operations on files. Each follows the rights of the user it runs as and the kernel's own way of finding a
-//! path, symbolic links included: nothing here is a boundary, and nothing here can reach beyond the sandbox.
+//! File operations. Each has the permissions of the user it runs as and the kernel's own path lookup, including
+//! symbolic links: nothing here is a security boundary, and nothing here can reach beyond the sandbox.
 
 mod change;
 mod list;

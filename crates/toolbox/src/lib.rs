@@ -1,27 +1,26 @@
-//! The toolbox: what Sandkeep does with the files of a sandbox, done inside, with the rights of the user who asks.
+//! The toolbox: Sandkeep's file operations, executed inside a sandbox with the rights of the requesting user.
 //!
 //! The program `sandkeep-toolbox` is started once per operation, as an ordinary command of the sandbox: with its
-//! limits, in a leaf of its own, killed as a tree. It reads one request on stdin and gives one answer on stdout:
+//! limits, in a leaf of its own, killed as a tree. It reads one request on stdin and writes one answer on stdout:
 //!
 //! ```text
 //! host → toolbox   Head(Request)  Data …  End
 //! toolbox → host   Head(answer)   Data …  End      or Failed(Failure) at any time, as the last
 //! ```
 //!
-//! What follows the head depends on the operation: the bytes of a file, an archive, or lines of JSON. An input
-//! without its `End` was broken off, and nothing is changed by it.
+//! The data after the head depends on the operation: the bytes of a file, an archive, or lines of JSON. A request
+//! without its `End` was aborted, and changes nothing.
 //!
 //! ```text
-//! wire       how a message is put on a byte stream; for both sides
-//! request    what is asked, and how a path is written that is no UTF-8
-//! answer     what is said back: entries, and why something is refused
-//! files      the operations on files
-//! tools      what an agent does with files
+//! wire       the framing of messages, for both sides
+//! request    the operations, and paths that are not UTF-8
+//! answer     the results: entries, and reasons for refusals
+//! files      the file operations
+//! tools      the file tools of agents
 //! ```
 //!
-//! Neither side trusts the other. The host takes the answers for what they are, words of the sandbox: bounded,
-//! typed, and shown to nobody but those who may see the sandbox. The toolbox has no rights that the user has not,
-//! so there is nothing to gain by deceiving it.
+//! Neither side trusts the other. To the host the answers are data of the sandbox: bounded, typed, and shown only to
+//! callers who may see the sandbox. The toolbox has no rights beyond the user's, so deceiving it gains nothing.
 
 mod answer;
 mod files;
@@ -48,15 +47,15 @@ pub use request::{
 };
 pub use wire::{DATA_MAX, Decoder, Frame, HEAD_MAX, Input, Malformed, Output, encode, encode_data};
 
-/// What the process says with its exit code: the answer has all the rest.
+/// Exit code if an answer was written; the answer has the details.
 const ANSWERED: u8 = 0;
 const FAILED: u8 = 1;
-/// Not even the failure could be told: nobody listens, or what was asked could not be read.
+/// Not even the failure could be reported: nobody reads it, or the request was unreadable.
 const NOT_ANSWERED: u8 = 2;
 
-/// Reads the request, does it, and answers.
+/// Reads the request, executes it, and answers.
 pub fn run() -> ExitCode {
-    // Not by the standard library's own handles, which look for lines in all that goes through them.
+    // Not the standard library's own handles, which scan everything for line breaks.
     let streams =
         (rustix::stdio::stdin().try_clone_to_owned(), rustix::stdio::stdout().try_clone_to_owned());
     let (Ok(stdin), Ok(stdout)) = streams else { return ExitCode::from(NOT_ANSWERED) };

@@ -1,4 +1,4 @@
-//! The program `sandkeep-toolbox`: everything is in the library.
+//! The program `sandkeep-toolbox`: all code is in the library.
 
 use std::process::ExitCode;
 

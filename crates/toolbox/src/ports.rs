@@ -1,5 +1,5 @@
-//! Which ports something listens on, as the kernel's tables say where the toolbox runs: only there are they the
-//! sandbox's own.
+//! The ports that processes listen on, from the kernel's tables inside the sandbox: only there are they the sandbox's
+//! own.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -7,9 +7,9 @@ use std::io::{self, Read as _};
 
 use crate::answer::{Failure, Listening};
 
-/// Both are there wherever there is TCP; a kernel without IPv6 has one.
+/// Both exist wherever there is TCP; a kernel without IPv6 has one.
 const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
-/// What is read of each: whoever is inside can make them long.
+/// How much of each table is read, because processes inside can make them long.
 const TABLE_MAX_BYTES: u64 = 16 * 1024 * 1024;
 
 /// `TCP_LISTEN` in those tables.
@@ -30,7 +30,7 @@ pub fn listening() -> Result<Listening, Failure> {
     Ok(Listening { ports: ports.into_iter().collect() })
 }
 
-/// The port of a line that says `LISTEN`; what does not look like such a line says nothing.
+/// The port of a `LISTEN` line; `None` for any other line.
 fn listener(line: &str) -> Option<u16> {
     let mut words = line.split_ascii_whitespace();
     let (local, state) = (words.nth(1)?, words.nth(1)?);

@@ -1,6 +1,6 @@
-//! A way out of a sandbox without a network, for as long as the host keeps it open. Whoever connects to the entrance, on
-//! the sandbox's own loopback, is joined with a connection that the host has made to the exit, in order of arrival.
-//! Where it leads, and whether it does, is the host's affair.
+//! A way out of a sandbox without a network, for as long as the host keeps it open. A connection to the entrance, on
+//! the sandbox's own loopback, is joined with a connection from the host to the exit, in order of arrival. The host
+//! decides where it leads.
 
 use std::io;
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use std::thread;
 use crate::answer::{Failure, Relaying};
 use crate::wire::{Input, Output};
 
-/// How many connections are carried at once; more are closed.
+/// Maximum number of concurrent connections; more are closed.
 const CONNECTIONS_MAX: usize = 16;
 
 pub fn relay(input: &mut Input, output: &mut Output) -> Result<(), Failure> {
@@ -19,7 +19,7 @@ pub fn relay(input: &mut Input, output: &mut Output) -> Result<(), Failure> {
     output.head(&Relaying { entrance: port_of(&entrance)?, exit: port_of(&exit)? })?;
     output.flush()?;
     thread::Builder::new().spawn(move || join_all(&entrance, &exit)).map_err(failed)?;
-    // Until the host says that it is over, or is gone.
+    // Until the host ends the request, or is gone.
     while input.data(&mut [0; 64])? > 0 {}
     Ok(())
 }
@@ -48,14 +48,14 @@ fn join_all(entrance: &TcpListener, exit: &TcpListener) {
             join(inner, outer);
             done.fetch_sub(1, Ordering::Relaxed);
         };
-        // Without a thread both ends are closed, which each of them sees.
+        // Without a thread both ends are closed, which both peers see.
         if thread::Builder::new().spawn(pair).is_err() {
             carried.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
 
-/// Carries bytes both ways until both have ended.
+/// Copies bytes in both directions until both have ended.
 fn join(inner: TcpStream, outer: TcpStream) {
     let ends = (inner.try_clone(), outer.try_clone());
     let (Ok(inner_again), Ok(outer_again)) = ends else { return };
@@ -67,7 +67,7 @@ fn join(inner: TcpStream, outer: TcpStream) {
 }
 
 fn carry(mut from: &TcpStream, mut to: &TcpStream) {
-    // However it ended, nothing more comes this way.
+    // However it ended, nothing more comes in this direction.
     let _ = io::copy(&mut from, &mut to);
     let _ = to.shutdown(Shutdown::Write);
 }

@@ -1,4 +1,4 @@
-//! What is asked of the toolbox.
+//! Requests to the toolbox.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::tools::Call;
 /// One run of the toolbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// What relative paths are relative to; the user's home where missing.
+    /// The base of relative paths; the user's home if missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<RawPath>,
     pub operation: Operation,
@@ -22,32 +22,31 @@ pub struct Request {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
-    /// What there is at a path, a symbolic link itself and not what it leads to. Answered by an
-    /// [`Entry`](crate::Entry).
+    /// The entry at a path; a symbolic link itself, not its target. Answered by an [`Entry`](crate::Entry).
     Stat {
         path: RawPath,
     },
-    /// The ports that something listens on. Answered by a [`Listening`](crate::Listening).
+    /// The ports that processes listen on. Answered by a [`Listening`](crate::Listening).
     Ports,
     /// The bytes of a file. Answered by a [`Reading`](crate::Reading), and the bytes.
     Read {
         path: RawPath,
         range: Option<ByteRange>,
     },
-    /// A new content for a file: the data. Answered by a [`Written`](crate::Written) when all of it is there.
+    /// New content for a file: the data. Answered by a [`Written`](crate::Written) once it is complete.
     Write(WriteFile),
-    /// What has a name is removed; a symbolic link itself. Answered by an empty list.
+    /// Removes an entry; a symbolic link itself. Answered by an empty list.
     Remove {
         path: RawPath,
         reach: Reach,
     },
-    /// A page of what is in a directory. Answered by a [`Listing`](crate::Listing).
+    /// A page of a directory. Answered by a [`Listing`](crate::Listing).
     List(ListDirectory),
-    /// Answered by an [`Entry`](crate::Entry), as the two that follow.
+    /// Answered by an [`Entry`](crate::Entry), like the next two.
     MakeDirectory(MakeDirectory),
     Move(MoveEntry),
     ChangeMode(ChangeMode),
-    /// What changes. Answered by a [`Watching`](crate::Watching), and lines of [`Change`](crate::Change).
+    /// Changes. Answered by a [`Watching`](crate::Watching), and lines of [`Change`](crate::Change).
     Watch {
         path: RawPath,
         reach: Reach,
@@ -56,23 +55,23 @@ pub enum Operation {
     Pack {
         path: RawPath,
     },
-    /// A tar archive, which is the data, into a directory. Answered by an [`Unpacked`](crate::Unpacked).
+    /// Unpacks a tar archive, which is the data, into a directory. Answered by an [`Unpacked`](crate::Unpacked).
     Unpack(UnpackArchive),
-    /// An archive of what has changed, which is the data: files become again what they were. See
-    /// [`restore`](crate::restore). Answered by an [`Unpacked`](crate::Unpacked).
+    /// Restores files from an archive of the differences, which is the data. See [`restore`](crate::restore). Answered
+    /// by an [`Unpacked`](crate::Unpacked).
     Restore {},
     /// A way out, through the host, until the end of the request. Answered by a [`Relaying`](crate::Relaying).
     Relay {},
-    /// What an agent asks for. Answered by an empty head and lines of [`Line`](crate::tools::Line), the last of which
-    /// is the answer or a refusal.
+    /// An agent's tool call. Answered by an empty head and lines of [`Line`](crate::tools::Line), the last of which is
+    /// the answer or a refusal.
     Tool(Call),
 }
 
-/// A part of a file, as HTTP has it.
+/// A byte range, as in HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ByteRange {
-    /// Both are within.
+    /// Inclusive.
     From {
         first: u64,
         last: Option<u64>,
@@ -82,7 +81,7 @@ pub enum ByteRange {
     },
 }
 
-/// Whether an operation is about one thing or all that is beneath it, too.
+/// Whether an operation applies to one entry or also to everything below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reach {
@@ -90,7 +89,7 @@ pub enum Reach {
     Tree,
 }
 
-/// What about directories above that are not there.
+/// Whether missing parent directories are created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Parents {
@@ -105,20 +104,20 @@ pub enum Overwrite {
     Allowed,
 }
 
-/// Whose the entries of an archive become.
+/// The owner of an archive's entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ownership {
-    /// The user's who unpacks it, without set-user-ID bits.
+    /// The user who unpacks it, without set-user-ID bits.
     Own,
-    /// As the archive says, which only root can do.
+    /// As in the archive, which only root can do.
     Keep,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriteFile {
     pub path: RawPath,
-    /// That of the file before, or what the user's mask leaves, where missing.
+    /// If missing: that of the old file, or the umask's default.
     pub mode: Option<u32>,
     pub parents: Parents,
 }
@@ -130,7 +129,7 @@ pub struct ListDirectory {
     pub depth: u32,
     /// At least 1.
     pub limit: u64,
-    /// Where the page before ended.
+    /// Where the previous page ended.
     pub after: Option<RawPath>,
 }
 
@@ -138,14 +137,14 @@ pub struct ListDirectory {
 pub struct MakeDirectory {
     pub path: RawPath,
     pub mode: Option<u32>,
-    /// With `Make`, one that is there already is as good.
+    /// With `Make`, an existing one is fine.
     pub parents: Parents,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MoveEntry {
     pub from: RawPath,
-    /// The new name itself, also if it is that of a directory.
+    /// The new path itself, even if a directory of that name exists.
     pub to: RawPath,
     pub overwrite: Overwrite,
     pub parents: Parents,
@@ -171,8 +170,8 @@ impl Request {
         Self { base: None, operation }
     }
 
-    /// Makes the base the working directory. A base that is not there is no failure by itself: absolute paths
-    /// do not need it, and relative ones are then beneath the root.
+    /// Makes the base the working directory. A missing base is not an error by itself: absolute paths do not need it,
+    /// and relative ones are then below the root.
     pub(crate) fn enter_base(&self) -> Result<(), Failure> {
         let home = std::env::var_os("HOME").map(PathBuf::from);
         let base = self.base.as_ref().map(|base| base.as_path().to_owned()).or(home);
@@ -184,8 +183,7 @@ impl Request {
     }
 }
 
-/// A path, or a name, as the kernel has it: any bytes but NUL. In JSON it is a string where it is UTF-8, and an
-/// array of its bytes where it is not.
+/// A path or a name: any bytes but NUL. In JSON it is a string if it is UTF-8, and otherwise an array of its bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "Written", into = "Written")]
 pub struct RawPath(PathBuf);
@@ -228,12 +226,12 @@ impl RawPath {
         &self.0
     }
 
-    /// `None` if it is no UTF-8.
+    /// `None` if it is not UTF-8.
     pub fn as_text(&self) -> Option<&str> {
         self.0.to_str()
     }
 
-    /// For people to read; what is no UTF-8 is replaced.
+    /// For display; invalid UTF-8 is replaced.
     pub fn to_text_lossy(&self) -> String {
         self.0.to_string_lossy().into_owned()
     }

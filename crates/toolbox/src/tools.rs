@@ -1,7 +1,7 @@
-//! The tools of an agent that work on files: what they are asked, what they answer, and how they refuse.
+//! An agent's file tools: their arguments, answers, and refusals.
 //!
-//! A tool answers text for a language model. What it cannot do it refuses by a [`Refusal`], which says what was
-//! refused, by which rule, and what to do instead. Every answer is bounded, and says what it leaves out.
+//! A tool answers with text for a language model. If it cannot do something, it returns a [`Refusal`], which says what
+//! was refused, by which rule, and what to do instead. Every answer is bounded, and says what it leaves out.
 
 mod call;
 mod edit_file;
@@ -22,22 +22,22 @@ pub use call::{Call, EditFile, Gitignore, Glob, Grep, Ls, ReadFile, ReplaceAll, 
 pub use refusal::{CommandRefusal, FileRefusal, Nearest, Refusal, Said, TextRefusal};
 pub use walk::Progress;
 
-/// How many lines, and bytes of a file, `read_file` reads, and how many characters of a line it shows.
+/// Limits of `read_file`: lines, bytes of a file, and displayed characters of a line.
 pub const READ_LINES_MAX: usize = 2_000;
 pub const READ_MAX_BYTES: u64 = 10 * 1024 * 1024;
 pub const READ_LINE_MAX_CHARS: usize = 2_000;
-/// How much of a file `read_file` answers, whatever the lines are: what a frame to the host carries with ease.
+/// Maximum size of a `read_file` answer, whatever the lines are: it easily fits a frame to the host.
 pub const READ_ANSWER_MAX_BYTES: usize = 1024 * 1024;
-/// How many matches `grep` answers unless asked otherwise, and at most; how much it shows of a line.
+/// Number of matches of `grep`: default and maximum; and how much of a line is displayed.
 pub const GREP_RESULTS_DEFAULT: usize = 100;
 pub const GREP_RESULTS_MAX: usize = 1_000;
 pub const GREP_MATCH_MAX_CHARS: usize = 500;
-/// How many paths `glob` answers.
+/// Maximum number of paths of `glob`.
 pub const GLOB_RESULTS_MAX: usize = 200;
-/// How many entries of a directory `ls` answers.
+/// Maximum number of entries of `ls`.
 pub const LS_ENTRIES_MAX: usize = 1_000;
 
-/// What a call is answered by: how far it is, any number of times, and one of the others as the last.
+/// The messages of a call: any number of progress reports, and one of the others as the last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Line {
@@ -46,11 +46,11 @@ pub enum Line {
     Refused(Refusal),
 }
 
-/// Carries out a call and says everything about it.
+/// Executes a call and sends all its messages.
 pub(crate) fn answer(call: &Call, output: &mut Output) -> Result<(), Failure> {
     output.head(&())?;
     output.flush()?;
-    // Whoever does not listen any more is found out when the answer is sent.
+    // If the receiver is gone, sending the answer fails.
     let done = run(call, &mut |progress| {
         let _ = output.line(&Line::Progress(progress));
     });
@@ -60,7 +60,7 @@ pub(crate) fn answer(call: &Call, output: &mut Output) -> Result<(), Failure> {
     })
 }
 
-/// Carries out a call. Long searches tell from time to time how far they are.
+/// Executes a call. Long searches report their progress from time to time.
 pub fn run(call: &Call, tell: &mut dyn FnMut(Progress)) -> Result<String, Refusal> {
     match call {
         Call::ReadFile(call) => read_file::read_file(call),

@@ -1,8 +1,8 @@
-//! How a message is put on a byte stream: frames of one byte for the kind, the length as 32 bits little-endian,
-//! and as many bytes.
+//! The framing of messages on a byte stream: one byte for the kind, the length as 32 bits little-endian, and the
+//! content.
 //!
-//! A frame is bounded before it is held: [`HEAD_MAX`] for a head or a failure, [`DATA_MAX`] for data. What breaks
-//! that is [`Malformed`], and the stream is of no more use. Decoding never panics.
+//! A frame is bounded before it is buffered: [`HEAD_MAX`] for a head or a failure, [`DATA_MAX`] for data. A violation
+//! is [`Malformed`], and the stream is unusable. Decoding never panics.
 
 use std::fmt;
 use std::io::{Read, Write};
@@ -13,10 +13,10 @@ use serde::de::DeserializeOwned;
 use crate::answer::{Failure, FailureKind};
 use crate::request::Request;
 
-/// The largest head, of a request and of an answer.
+/// Maximum size of a head, of a request and of an answer.
 pub const HEAD_MAX: usize = 4 * 1024 * 1024;
 
-/// The most bytes of data in one frame.
+/// Maximum number of data bytes in one frame.
 pub const DATA_MAX: usize = 256 * 1024;
 
 const FRAME_HEAD: usize = 5;
@@ -26,7 +26,7 @@ pub enum Frame {
     /// JSON: a request, or an answer.
     Head(Vec<u8>),
     Data(Vec<u8>),
-    /// All was said.
+    /// The end of the message.
     End,
     /// JSON of a [`Failure`]; nothing follows.
     Failed(Vec<u8>),
@@ -37,7 +37,7 @@ const DATA: u8 = b'D';
 const END: u8 = b'E';
 const FAILED: u8 = b'F';
 
-/// What came is no message of the toolbox.
+/// The bytes are not a message of the toolbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -74,7 +74,7 @@ fn frame_head(kind: u8, len: usize) -> [u8; FRAME_HEAD] {
     [kind, a, b, c, d]
 }
 
-/// The kind and the length, if there can be such a frame.
+/// The kind and the length, if they are valid.
 fn read_frame_head(bytes: [u8; FRAME_HEAD]) -> Result<(u8, usize), Malformed> {
     let [kind, len @ ..] = bytes;
     let len = u32::from_le_bytes(len) as usize;
@@ -96,7 +96,7 @@ fn frame(kind: u8, payload: Vec<u8>) -> Frame {
     }
 }
 
-/// Makes frames of bytes as they come, for who cannot wait in a read.
+/// Decodes frames from bytes as they arrive, for non-blocking readers.
 #[derive(Debug, Default)]
 pub struct Decoder {
     buffer: Vec<u8>,
@@ -108,7 +108,7 @@ impl Decoder {
         Self::default()
     }
 
-    /// Whether no byte waits to be made a frame of.
+    /// Whether no bytes are buffered.
     pub fn is_empty(&self) -> bool {
         self.taken == self.buffer.len()
     }
@@ -121,7 +121,7 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole frame; `None` until enough bytes are there.
+    /// The next complete frame; `None` until enough bytes have arrived.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, Malformed> {
         let rest = &self.buffer[self.taken..];
         let Some(head) = rest.first_chunk::<FRAME_HEAD>() else { return Ok(None) };
@@ -133,10 +133,10 @@ impl Decoder {
     }
 }
 
-/// The toolbox's side of what it is told: the request, then its data, which can be read like a file.
+/// The toolbox's input: the request, then its data, which can be read like a file.
 pub struct Input<'a> {
     from: Box<dyn Read + 'a>,
-    /// What is left of the frame that is being read.
+    /// The rest of the current frame.
     left: usize,
     state: State,
 }
@@ -145,7 +145,7 @@ pub struct Input<'a> {
 enum State {
     Open,
     Ended,
-    /// It broke off: whatever reads must not take it for the end.
+    /// It broke off: readers must not mistake this for the end.
     Broken,
 }
 
@@ -204,7 +204,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// For those who know files only. What broke off is an error here, too.
+/// For code that reads files. Broken input is an error here, too.
 impl Read for Input<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         self.data(buffer).map_err(std::io::Error::other)
@@ -220,7 +220,7 @@ fn read_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, Failure> {
         .map_err(|error| Failure::new(FailureKind::Invalid, format!("no such request: {error}")))
 }
 
-/// The toolbox's side of what it says. Whoever no longer listens ends it: by SIGPIPE's error.
+/// The toolbox's output. If the receiver is gone, writing fails with EPIPE.
 pub struct Output<'a> {
     to: Box<dyn Write + 'a>,
 }
@@ -251,7 +251,7 @@ impl<'a> Output<'a> {
         self.flush()
     }
 
-    /// Sends what was said so far.
+    /// Sends everything written so far.
     pub fn flush(&mut self) -> Result<(), Failure> {
         self.to.flush().map_err(|error| Failure::from_io(&error, None))
     }
@@ -273,7 +273,7 @@ impl<'a> Output<'a> {
     }
 }
 
-/// For those who know files only: bytes are data.
+/// For code that writes files: bytes are data.
 impl Write for Output<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let bytes = &bytes[..bytes.len().min(DATA_MAX)];

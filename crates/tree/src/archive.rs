@@ -1,6 +1,6 @@
-//! Tar archives. Reading takes any bytes: it is bounded in memory, agrees with what Go's reader (and so
-//! every other tool for images) takes an entry for, and says clearly where an archive ends too soon.
-//! Writing makes one of a directory, always the same of the same.
+//! Tar archives. The reader accepts arbitrary bytes: it is bounded in memory, interprets entries like Go's reader (and
+//! so every other tool for images), and reports clearly where an archive ends too soon. The writer produces the same
+//! archive for the same directory.
 
 pub mod attributes;
 #[cfg(any(test, feature = "building"))]
@@ -30,7 +30,7 @@ pub use writer::Writer;
 /// The unit of an archive.
 pub(super) const BLOCK_BYTES: usize = 512;
 
-/// Why bytes are no archive that is taken.
+/// Why bytes are not an acceptable archive.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     #[error("cannot read the archive")]

@@ -1,16 +1,16 @@
-//! What differs between two trees of files: a sandbox then, and a sandbox now.
+//! The differences between two file trees: a sandbox at two points in time.
 //!
-//! Pure on two [`View`]s: it reads, and changes nothing. The changes come in one order, that of a walk in which
-//! the names of a directory are sorted by their bytes and a directory comes before what is in it; so the same
-//! two trees always give the same answer. A file's times are no change, and neither is the order of names.
+//! Pure on two [`View`]s: it reads, and changes nothing. The changes are in the order of a walk in which the names of a
+//! directory are sorted by bytes and a directory comes before its content; so the same two trees always give the same
+//! result. Times of a file do not count as a change, and neither does the order of names.
 //!
-//! What need not be read is not, as far as that is sound:
-//! - A file or directory that is the same one in both views, by device and inode, is not different from itself. Of
-//!   overlays that is every directory that only layers have, with all in it.
-//! - With [`Lineage::SameInodes`] a file of the same number, size, and times is the same: nobody in a sandbox can
-//!   set a change time, and every write, and every change of owner, mode, link or attribute, sets it. The clock
-//!   of these times has ticks; so a file that was changed less than [`limits::DIFF_SETTLED`] before the earlier
-//!   of the two views was made is read all the same.
+//! Reading is avoided as far as that is sound:
+//! - A file or directory that is the same in both views, by device and inode, has no differences. For overlays that is
+//!   every directory that exists only in layers, with its content.
+//! - With [`Lineage::SameInodes`] a file with the same inode number, size, and times is unchanged: no process in a
+//!   sandbox can set a change time, and every write, and every change of owner, mode, link or attribute, updates it.
+//!   Timestamps have a granularity, so a file that was changed less than [`limits::DIFF_SETTLED`] before the earlier of
+//!   the two views is read all the same.
 
 mod bundle;
 mod content;
@@ -35,62 +35,62 @@ use sandkeep_core::limits;
 pub use text::Text;
 pub use told::{Omitted, Side, Told, ToldDiff, ToldFacts};
 
-/// What to compare, and how far.
+/// What to compare, and the limits.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Nothing beneath these is looked at: what is mounted there is not the tree's.
+    /// Mount points, which do not belong to the tree: they and everything below are ignored.
     pub hidden: Vec<TreePath>,
-    /// If any, only these and what is beneath them.
+    /// If not empty, only these paths and everything below them.
     pub beneath: Vec<TreePath>,
     pub lineage: Lineage,
     pub renames: Renames,
-    /// More are counted as truncated.
+    /// Further changes set `truncated`.
     pub changes_max: usize,
-    /// Whom the changes that are kept in memory count to.
+    /// The owner's reservation for changes kept in memory.
     pub memory: Option<Arc<Reservation>>,
 }
 
-/// How the two trees came about.
+/// The relation of the two trees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lineage {
-    /// What is the same is found by reading it.
+    /// None: equal files are found by reading them.
     Unrelated,
-    /// Both are clones of one tree that keep the numbers of files: what has the same number was once the same file.
+    /// Both are clones of one tree that keep inode numbers: files with the same number were once the same file.
     SameInodes {
-        /// When the earlier of the two was made.
+        /// The time of the earlier of the two.
         since: SystemTime,
     },
 }
 
-/// Whether a file that is gone and one that is new are one that was renamed, if they are the same.
+/// Whether a removed and an added file with the same content are reported as a rename.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renames {
     Found,
     Ignored,
 }
 
-/// All that differs.
+/// All differences.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Diff {
     pub changes: Vec<Change>,
-    /// There is more, beyond a limit.
+    /// There are more, beyond a limit.
     pub truncated: bool,
-    /// Directories that could not be read, for want of rights.
+    /// Number of directories that could not be read for lack of permission.
     pub unreadable: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub kind: ChangeKind,
-    /// Where it is now, or was if it is gone.
+    /// The present path, or the former one of a removed file.
     pub path: TreePath,
-    /// What it was called before, if it is renamed.
+    /// The former path, if it was renamed.
     pub from_path: Option<TreePath>,
-    /// In which respects it is another, if it was and is there.
+    /// Which aspects differ, if it exists on both sides.
     pub differs: Vec<Aspect>,
     pub before: Option<Facts>,
     pub after: Option<Facts>,
-    /// If it was asked for, and it is about a regular file.
+    /// If requested, for a regular file.
     pub text: Option<Text>,
 }
 
@@ -98,12 +98,12 @@ pub struct Change {
 #[serde(rename_all = "snake_case")]
 pub enum ChangeKind {
     Added,
-    /// Its content, its target or its type is another; maybe its mode too.
+    /// Its content, target or type differs; possibly its mode too.
     Modified,
     Deleted,
-    /// It has another name; its mode may be another too.
+    /// It has another name; its mode may differ too.
     Renamed,
-    /// Only its mode, its owner or its attributes are others.
+    /// Only its mode, owner or attributes differ.
     Mode,
 }
 
@@ -118,16 +118,16 @@ pub enum Aspect {
     Attributes,
 }
 
-/// What there is to a file besides its bytes.
+/// A file's metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     pub kind: FileKind,
-    /// The twelve bits of permissions.
+    /// The twelve permission bits.
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
     pub size_bytes: u64,
-    /// Where a symbolic link leads.
+    /// Target of a symbolic link.
     pub target: Option<Vec<u8>>,
 }
 
@@ -158,7 +158,7 @@ impl FileKind {
 impl Facts {
     fn of(stat: &Stat) -> Self {
         let kind = FileKind::of(stat);
-        // What a directory takes says nothing about what is in it.
+        // The size of a directory says nothing about its content.
         let sized = kind != FileKind::Directory;
         Self {
             kind,
@@ -184,7 +184,7 @@ impl Default for Options {
     }
 }
 
-/// What is different in `to` from what it was in `from`.
+/// The changes from `from` to `to`.
 pub fn compare(from: &View, to: &View, options: &Options) -> io::Result<Diff> {
     let mut diff = walk::walk(from, to, options)?;
     if options.renames == Renames::Found {
@@ -193,7 +193,7 @@ pub fn compare(from: &View, to: &View, options: &Options) -> io::Result<Diff> {
     Ok(diff)
 }
 
-/// Adds how the files differ, line by line.
+/// Adds line diffs of the files.
 pub fn add_text(diff: &mut Diff, from: &View, to: &View) -> io::Result<()> {
     let mut room = limits::DIFF_TEXT_MAX_BYTES;
     for change in &mut diff.changes {

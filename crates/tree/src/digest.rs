@@ -1,5 +1,5 @@
-//! Names of contents: `sha256:<64 hex digits>`. What is read by such a name is hashed on the way, and
-//! reading it to its end fails unless it is what the name says.
+//! Content digests: `sha256:<64 hex digits>`. Data requested by digest is hashed while it is read, and reading to the
+//! end fails unless it matches.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 const PREFIX: &str = "sha256:";
 const BYTES: usize = 32;
 
-/// The SHA-256 of some bytes. No other algorithm is taken: no registry in use has another.
+/// A SHA-256 digest. No other algorithm is supported, because no registry uses one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Digest([u8; BYTES]);
@@ -29,7 +29,7 @@ impl Digest {
         hasher.finish()
     }
 
-    /// The 64 digits alone, as the files of a layout are named.
+    /// The 64 digits alone, as in the file names of a layout.
     pub fn hex(&self) -> String {
         hex::encode(self.0)
     }
@@ -77,7 +77,7 @@ impl From<Digest> for String {
     }
 }
 
-/// A digest in the making.
+/// A digest under construction.
 #[derive(Clone)]
 pub struct Hasher(Context);
 
@@ -109,7 +109,7 @@ impl io::Write for Hasher {
     }
 }
 
-/// What was read is not what it was said to be. Travels as the inner error of an [`io::Error`] of kind
+/// The data does not match its digest or size. Transported as the inner error of an [`io::Error`] of kind
 /// `InvalidData`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
@@ -125,8 +125,8 @@ impl From<Mismatch> for io::Error {
     }
 }
 
-/// Reads what has a name. The read that would say "the end" fails instead if what came was something
-/// else; one that comes past the size fails at once.
+/// A verifying reader. If the content does not match, the read that would return the end fails instead; bytes beyond
+/// the size fail at once.
 pub struct Verified<R> {
     inner: R,
     hasher: Option<Hasher>,
@@ -149,7 +149,7 @@ impl<R: Read> Verified<R> {
         if let Some(expected) = self.expected_bytes.filter(|bytes| *bytes != self.read_bytes) {
             return Err(self.size_mismatch(expected));
         }
-        // An end that was told once is not looked at again.
+        // After the end was returned once it is not verified again.
         let Some(hasher) = self.hasher.take() else { return Ok(()) };
         let found = hasher.finish();
         match found == self.expected {

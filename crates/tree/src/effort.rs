@@ -1,6 +1,6 @@
-//! What the host spends on files that somebody else filled: so many bytes and so much time, and nothing more once
-//! nobody wants the result. Whoever fills a tree decides how large its files are, and a file of 7 EiB costs nothing to
-//! make; so everything that reads a tree asks here, chunk by chunk, whether it may go on.
+//! The host's budget for untrusted files: a limited number of bytes and a time limit, and nothing more once the result
+//! is no longer wanted. The tree's owner determines the size of its files, and a file of 7 EiB is free to create; so
+//! everything that reads a tree checks this budget for every chunk.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use sandkeep_core::limits;
 
-/// A budget that all who work for one request share.
+/// A budget shared by all work for one request.
 #[derive(Clone, Debug)]
 pub struct Effort(Arc<Inner>);
 
@@ -22,13 +22,13 @@ struct Inner {
     max_bytes: u64,
     left_bytes: AtomicU64,
     time: Duration,
-    /// None if there is all the time in the world.
+    /// `None` means unlimited.
     deadline: Option<Instant>,
     cancelled: Arc<AtomicBool>,
     given_up: OnceLock<GivenUp>,
 }
 
-/// Why work on a tree was given up.
+/// Why work on a tree was abandoned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GivenUp {
     #[error("nobody waits for the result any more")]
@@ -56,27 +56,27 @@ impl Effort {
         Self(Arc::new(Inner { max_bytes, left_bytes, time, deadline, cancelled, given_up }))
     }
 
-    /// Another budget, for the next part of the same work: who cancels one cancels both.
+    /// Another budget for the next part of the same work: canceling one cancels both.
     pub fn anew(&self, max_bytes: u64, time: Duration) -> Self {
         Self::with(max_bytes, time, Arc::clone(&self.0.cancelled))
     }
 
-    /// Why the work was given up, if it was.
+    /// Why the work was abandoned, if it was.
     pub fn given_up(&self) -> Option<GivenUp> {
         self.0.given_up.get().copied()
     }
 
-    /// All who work with it stop at their next chunk.
+    /// All work with it stops at its next chunk.
     pub fn cancel(&self) {
         self.0.cancelled.store(true, Ordering::Relaxed);
     }
 
-    /// Cancels it when it is dropped.
+    /// Cancels it when dropped.
     pub fn cancel_on_drop(&self) -> CancelOnDrop {
         CancelOnDrop(self.clone())
     }
 
-    /// Whether so many bytes can still be handled; they are not spent.
+    /// Whether this many bytes can still be processed; they are not spent.
     pub fn check(&self, bytes: u64) -> io::Result<()> {
         let Inner { left_bytes, max_bytes, given_up, .. } = &*self.0;
         match bytes > left_bytes.load(Ordering::Relaxed) {
@@ -85,7 +85,7 @@ impl Effort {
         }
     }
 
-    /// Before something is done that takes a while, or handles so many bytes.
+    /// Called before something slow, or before processing this many bytes.
     pub fn spend(&self, bytes: u64) -> io::Result<()> {
         let Inner { max_bytes, left_bytes, time, deadline, cancelled, given_up } = &*self.0;
         let take = |left: u64| left.checked_sub(bytes);
@@ -103,7 +103,7 @@ impl Effort {
     }
 }
 
-/// Nobody reads a tree without bounds, also not who names none.
+/// The default is bounded, too, so that no tree is read without limits.
 impl Default for Effort {
     fn default() -> Self {
         Self::new(limits::TREE_WORK_MAX_BYTES, limits::TREE_WORK_MAX)
@@ -118,7 +118,7 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// What a regular file holds, of as much as it held when it was looked at: one that grows ends too.
+/// The content of a regular file, up to its size when it was looked up, so that a growing file ends too.
 #[derive(Debug)]
 pub struct Contents {
     file: File,
@@ -130,18 +130,18 @@ pub struct Contents {
 /// When the bytes of a file are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spent {
-    /// All of them before the first is read, so that a file which cannot be read whole is not begun.
+    /// All of them before the first is read, so that a file which cannot be read completely is not started.
     AtOnce,
     AsRead,
 }
 
 impl Contents {
-    /// To be read as far as somebody likes.
+    /// For reading some of it.
     pub(crate) fn new(file: File, size_bytes: u64, effort: Effort) -> Self {
         Self { file, left_bytes: size_bytes, effort, spent: Spent::AsRead }
     }
 
-    /// To be read from the first to the last byte.
+    /// For reading all of it.
     pub(crate) fn whole(file: File, size_bytes: u64, effort: Effort) -> io::Result<Self> {
         effort.spend(size_bytes)?;
         Ok(Self { file, left_bytes: size_bytes, effort, spent: Spent::AtOnce })
@@ -151,7 +151,7 @@ impl Contents {
         self.left_bytes
     }
 
-    /// Where the next data is at or behind a place; what is before it is a hole.
+    /// The next data at or after an offset; everything before it is a hole.
     pub(crate) fn data_from(&self, at: u64) -> io::Result<Option<u64>> {
         match seek(&self.file, SeekFrom::Data(at)) {
             Ok(start) => Ok(Some(start)),
@@ -160,7 +160,7 @@ impl Contents {
         }
     }
 
-    /// Fails at once if all of it has to be read, because nobody knows of holes in it, and that is too much.
+    /// Fails at once if all of it has to be read, because holes are unknown, and that is too much.
     pub(crate) fn check(&self) -> io::Result<()> {
         let size_bytes = self.left_bytes;
         match seek(&self.file, SeekFrom::Hole(0)) {
@@ -170,7 +170,7 @@ impl Contents {
         }
     }
 
-    /// Reads at a place until the buffer is full or the file is over.
+    /// Reads at an offset until the buffer is full or the file ends.
     pub(crate) fn fill_at(&self, at: u64, buffer: &mut [u8]) -> io::Result<usize> {
         use std::os::unix::fs::FileExt as _;
         self.effort.spend(buffer.len() as u64)?;

@@ -1,5 +1,5 @@
-//! Trees of files that somebody else filled, read and described on the host without trusting them: roots of volumes and
-//! views of them, paths beneath them, archives of them with their digests, and what differs between two of them.
+//! Untrusted file trees, read and described on the host: roots of volumes and views of them, paths below them, archives
+//! of them with their digests, and differences between two of them.
 
 pub mod archive;
 pub mod beneath;

@@ -1,4 +1,4 @@
-//! The root of a volume, as whoever mounts it needs to know it.
+//! The root of a volume, as needed for mounting it.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -15,17 +15,17 @@ use rustix::path::Arg;
 
 use sandkeep_sys::namespace::SHARED_ID_BASE;
 
-/// How the ids that files have inside lie on the disk.
+/// How the ids of files inside are stored on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ids {
-    /// As they are inside: whoever mounts the files maps them to the sandbox's own range.
+    /// As they are inside: mounting maps them to the sandbox's own range.
     Plain,
-    /// Where the filesystem cannot be id-mapped: as ids of the one range that all its sandboxes share.
+    /// If the file system cannot be id-mapped: as ids of the one range that all its sandboxes share.
     Shifted,
 }
 
 impl Ids {
-    /// What the host calls whom a sandbox calls `id`.
+    /// The host's id for the sandbox's `id`.
     pub fn on_disk(self, id: u32) -> u32 {
         match self {
             Self::Plain => id,
@@ -33,7 +33,7 @@ impl Ids {
         }
     }
 
-    /// Gives what was made beneath a directory to root inside.
+    /// Makes root inside the owner of a new entry.
     pub fn give_to_root(self, parent: impl AsFd, name: impl Arg) -> rustix::io::Result<()> {
         match self {
             Self::Plain => Ok(()),
@@ -46,7 +46,7 @@ impl Ids {
     }
 }
 
-/// The kinds of [`Root`]. A storage says which it makes, a runtime which it can take.
+/// The kinds of [`Root`]. A storage declares which it produces, a runtime which it accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RootKind {
     Dir,
@@ -67,26 +67,26 @@ impl fmt::Display for RootKind {
 /// The root of a volume, for the launcher to mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Root {
-    /// A directory that is the root as it is.
+    /// A directory that is the root itself.
     Dir(PathBuf),
-    /// The same where ids cannot be mapped: they lie there [shifted](Ids::Shifted).
+    /// The same if ids cannot be mapped: they are stored [shifted](Ids::Shifted).
     Shifted(PathBuf),
-    /// A directory above others, to be mounted as an overlay from inside the sandbox's user namespace
-    /// with the option `userxattr`.
+    /// A directory on top of others, to be mounted as an overlay from inside the sandbox's user namespace with the
+    /// option `userxattr`.
     Overlay {
-        /// What is below, the lowest first; never empty. They lie in one directory.
+        /// The lower directories, lowest first; never empty. All in one parent directory.
         lowers: Vec<PathBuf>,
-        /// What the sandbox changes. It and `work` lie in one directory that is the volume's alone.
+        /// The sandbox's changes. It and `work` are in one directory of the volume alone.
         upper: PathBuf,
         work: PathBuf,
     },
 }
 
-/// Directories of the root, with their modes, that are there when a sandbox is started, whatever it was
-/// made from: some runtime mounts something on each of them. Nothing else is taken for granted.
+/// Directories of the root, with their modes, that exist in every sandbox at its start: some runtime mounts something
+/// on each of them. Nothing else is guaranteed.
 pub const MOUNT_POINTS: [(&str, u32); 3] = [("dev", 0o755), ("proc", 0o755), ("tmp", 0o1777)];
 
-/// A directory of the host that every sandbox of a template sees, read-only.
+/// A directory of the host that is visible in every sandbox of a template, read-only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bind {
     pub source: PathBuf,
@@ -94,13 +94,13 @@ pub struct Bind {
     pub target: PathBuf,
 }
 
-/// The attribute of a directory that hides what is below it. It is one that a user may set, because
-/// overlays are mounted from inside the sandbox's user namespace.
+/// The attribute of a directory that hides everything below it. Users may set it, because overlays are mounted from
+/// inside the sandbox's user namespace.
 pub const OPAQUE: &str = "user.overlay.opaque";
-/// What the attributes begin with that overlays keep for themselves.
+/// Prefix of the attributes reserved for overlays.
 pub const OVERLAY_ATTRIBUTES: &str = "user.overlay.";
 
-/// What a name in a root means to the host, before anything is mounted.
+/// A name in a root as the host sees it, before anything is mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Nothing,
@@ -133,7 +133,7 @@ impl Root {
         }
     }
 
-    /// The directory that is the volume's own: what is written there is seen inside and nowhere else.
+    /// The volume's own directory: data written there is visible inside and nowhere else.
     pub fn own_dir(&self) -> &Path {
         match self {
             Self::Dir(path) | Self::Shifted(path) => path,
@@ -141,8 +141,8 @@ impl Root {
         }
     }
 
-    /// Makes a directory in the root of a volume that is not in use, unless a layer has it: then that
-    /// one stays as it is. Something else of that name is an error, for it cannot be mounted on.
+    /// Creates a directory in the root of an unused volume, unless a layer has it: then that one stays as it is.
+    /// Anything else with that name is an error, because it cannot be a mount point.
     pub fn make_directory(&self, name: &str, mode: u32) -> io::Result<()> {
         match self.look(OsStr::new(name))? {
             Seen::Directory => return Ok(()),
@@ -153,15 +153,15 @@ impl Root {
             }
         }
         let own = open_dir(self.own_dir())?;
-        // A name that a layer takes away: the volume has it again.
+        // A layer hides the name: the volume shows it again.
         remove_whiteout(&own, name)?;
         mkdirat(&own, name, Mode::RWXU)?;
         self.ids().give_to_root(&own, name)?;
-        // Not by mkdir's mode, which the umask narrows.
+        // Not by mkdir's mode, which the umask restricts.
         Ok(chmodat(&own, name, Mode::from_raw_mode(mode), AtFlags::empty())?)
     }
 
-    /// What is seen under a name in the root directory itself.
+    /// The visible entry of a name in the root directory itself.
     fn look(&self, name: &OsStr) -> io::Result<Seen> {
         let lowers: &[PathBuf] = match self {
             Self::Dir(_) | Self::Shifted(_) => &[],

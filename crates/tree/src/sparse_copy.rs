@@ -1,4 +1,4 @@
-//! What a file holds, copied into another one: only what is there, so holes stay holes.
+//! Copies a file's data into another file, preserving holes.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -8,10 +8,10 @@ use rustix::io::Errno;
 
 use crate::Effort;
 
-/// How much is copied before the effort is asked again.
+/// How much is copied between two checks of the budget.
 const CHUNK_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Makes an empty file one of `size_bytes` that holds the same. Returns how many bytes were copied.
+/// Makes an empty file a copy with `size_bytes`. Returns how many bytes were copied.
 pub fn copy_data(
     from: impl AsFd,
     to: impl AsFd,
@@ -23,7 +23,7 @@ pub fn copy_data(
     while at < size_bytes {
         let start = match seek(&from, SeekFrom::Data(at)) {
             Ok(start) => start,
-            // Nothing but a hole is left.
+            // Only a hole is left.
             Err(Errno::NXIO) => break,
             Err(error) => return Err(error.into()),
         };

@@ -1,16 +1,15 @@
-//! Names in a tree or a layer, made harmless before anything is looked up: relative to the root and
-//! without `.`, `..`, empty parts or ends that the kernel would see elsewhere. What links make of them is
-//! the business of whoever looks them up.
+//! Paths in a tree or a layer, normalized before any lookup: relative to the root and without `.`, `..`, or empty
+//! components. Links are handled by the code that looks them up.
 
 use std::collections::VecDeque;
 use std::io;
 
 use sandkeep_core::limits;
 
-/// The longest name of one file.
+/// Maximum length of one file name.
 const PART_MAX_BYTES: usize = 255;
 
-/// A path beneath the root, its parts joined by single slashes; empty is the root itself.
+/// A path below the root, its components joined by single slashes; empty is the root itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TreePath(Vec<u8>);
 
@@ -41,7 +40,7 @@ impl From<PathProblem> for io::Error {
     }
 }
 
-/// What there is at a place that a path leads through.
+/// The entry at a place on a path.
 pub enum Met {
     Nothing,
     Something,
@@ -52,8 +51,7 @@ pub enum Met {
 }
 
 impl TreePath {
-    /// Takes a name as archives write it. What is absolute is meant from the root, and `..` does not
-    /// lead out of it.
+    /// Normalizes a name from an archive. Absolute names are relative to the root, and `..` does not leave it.
     pub fn clean(name: &[u8]) -> Result<Self, PathProblem> {
         if name.is_empty() {
             return Err(PathProblem::Empty);
@@ -71,7 +69,7 @@ impl TreePath {
         Ok(path)
     }
 
-    /// Whether it is this one, or in it.
+    /// Whether it is this path, or below it.
     pub fn is_beneath(&self, top: &Self) -> bool {
         match self.0.strip_prefix(top.0.as_slice()) {
             Some(rest) => top.is_root() || rest.is_empty() || rest.starts_with(b"/"),
@@ -79,7 +77,7 @@ impl TreePath {
         }
     }
 
-    /// The same as it is called from within a directory; none if it is not in there.
+    /// The same relative to a directory; `None` if it is not in there.
     pub fn within(&self, top: &Self) -> Option<Self> {
         let rest = self.is_beneath(top).then(|| &self.0[top.0.len()..])?;
         Some(Self(rest.strip_prefix(b"/").unwrap_or(rest).to_vec()))
@@ -97,7 +95,7 @@ impl TreePath {
         self.0.split(|byte| *byte == b'/').filter(|part| !part.is_empty())
     }
 
-    /// The directory it is in, and its name there; none for the root.
+    /// The parent directory, and the name in it; `None` for the root.
     pub fn split(&self) -> Option<(Self, &[u8])> {
         if self.is_root() {
             return None;
@@ -108,7 +106,7 @@ impl TreePath {
         }
     }
 
-    /// Adds a part that is no `..`, and not empty.
+    /// Appends a component that is neither `..` nor empty.
     pub fn push(&mut self, part: &[u8]) -> Result<(), PathProblem> {
         let slash = usize::from(!self.is_root());
         if part.len() > PART_MAX_BYTES
@@ -132,9 +130,8 @@ impl TreePath {
         self.0.truncate(end);
     }
 
-    /// The path of something without the links that lead to it, which are followed within the tree: an
-    /// absolute one begins at its root, and none leads out. `meet` is asked for each place on the way, and
-    /// told whether it is the last. `None` if there is nothing.
+    /// A path with its links resolved within the tree: an absolute link starts at its root, and none leads outside.
+    /// `meet` is called for each place on the way, with whether it is the last. `None` if there is no such entry.
     pub fn followed<E: From<PathProblem>>(
         &self,
         mut meet: impl FnMut(&Self, bool) -> Result<Met, E>,
@@ -166,7 +163,7 @@ impl TreePath {
         Ok(Some(done))
     }
 
-    /// For people.
+    /// For display.
     pub fn shown(&self) -> String {
         match self.is_root() {
             true => "/".to_owned(),
@@ -175,12 +172,12 @@ impl TreePath {
     }
 }
 
-/// The parts of a path that lead anywhere, `..` among them.
+/// The meaningful components of a path, including `..`.
 pub fn parts(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b"."))
 }
 
-/// What a symbolic link may hold. It is kept as it is, and may lead anywhere: nobody here follows it.
+/// Checks the text of a symbolic link. It is stored unchanged and may lead anywhere, because it is never followed here.
 pub fn check_link(target: &[u8]) -> Result<(), PathProblem> {
     match target {
         [] => Err(PathProblem::Empty),

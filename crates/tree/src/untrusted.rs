@@ -1,6 +1,5 @@
-//! Trees that somebody else filled: emptied and measured beneath a descriptor. Symbolic links are
-//! never followed and mounts never crossed. How deep a tree is does not matter for emptying, because
-//! directories are lifted to the top as they are found.
+//! Empties and measures untrusted trees below a descriptor. Symbolic links are never followed and mounts never crossed.
+//! Emptying works at any depth, because directories are moved to the top as they are found.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
@@ -15,10 +14,10 @@ use rustix::io::Errno;
 
 use sandkeep_core::limits;
 
-/// How deep subvolumes may be nested that are removed.
+/// Maximum nesting of subvolumes to remove.
 const SUBVOLUMES_NESTED_MAX: usize = 32;
 
-/// Opens a directory that is really there: no symbolic link, no mount.
+/// Opens a real directory: no symbolic link, no mount point.
 pub fn open_dir(parent: impl AsFd, name: &CStr) -> rustix::io::Result<OwnedFd> {
     openat2(
         parent,
@@ -29,7 +28,7 @@ pub fn open_dir(parent: impl AsFd, name: &CStr) -> rustix::io::Result<OwnedFd> {
     )
 }
 
-/// Says what is in the way of opening a file that is opened without waiting: a lease, and so somebody inside.
+/// Describes the error of a non-blocking open: a lease, held by a process inside.
 pub fn leased(error: Errno) -> io::Error {
     match error {
         Errno::AGAIN => io::Error::new(
@@ -40,7 +39,7 @@ pub fn leased(error: Errno) -> io::Error {
     }
 }
 
-/// The names in a directory, and what they are.
+/// The names in a directory, and their types.
 pub fn entries(directory: impl AsFd) -> rustix::io::Result<Vec<(CString, FileType)>> {
     let mut found = Vec::new();
     for entry in Dir::read_from(directory)? {
@@ -52,8 +51,8 @@ pub fn entries(directory: impl AsFd) -> rustix::io::Result<Vec<(CString, FileTyp
     Ok(found)
 }
 
-/// Removes everything in a directory. What vanishes meanwhile is fine. If something cannot be
-/// removed the rest is, and the first such thing is reported.
+/// Removes everything in a directory. Entries that vanish meanwhile are fine. If one cannot be removed the rest is, and
+/// the first failure is returned.
 pub fn empty(top: impl AsFd) -> io::Result<()> {
     empty_nested(top, 0)
 }
@@ -77,7 +76,7 @@ fn empty_nested(top: impl AsFd, nested: usize) -> io::Result<()> {
     }
 }
 
-/// Removes one child of `top`; the directories in it are lifted into `top`.
+/// Removes one child of `top`; the directories in it are moved to `top`.
 fn remove_lifting(top: impl AsFd, name: &CStr, nested: usize) -> rustix::io::Result<()> {
     let top = top.as_fd();
     match remove_flat(top, name) {
@@ -103,7 +102,7 @@ fn remove_lifting(top: impl AsFd, name: &CStr, nested: usize) -> rustix::io::Res
 fn remove_flat(parent: impl AsFd, name: &CStr) -> rustix::io::Result<()> {
     let parent = parent.as_fd();
     let done = match unlinkat(parent, name, AtFlags::empty()) {
-        // Linux says EISDIR; POSIX, and some filesystems, EPERM.
+        // Linux returns EISDIR; POSIX, and some file systems, EPERM.
         Err(Errno::ISDIR | Errno::PERM) => match unlinkat(parent, name, AtFlags::REMOVEDIR) {
             Err(Errno::NOTDIR) => Err(Errno::PERM),
             done => done,
@@ -117,13 +116,13 @@ fn remove_flat(parent: impl AsFd, name: &CStr) -> rustix::io::Result<()> {
     }
 }
 
-/// Moves a directory up into `top`, under a name that nothing there has.
+/// Moves a directory up into `top`, under an unused name.
 fn lift(parent: impl AsFd, name: &CStr, top: impl AsFd, nested: usize) -> rustix::io::Result<()> {
     let (parent, top) = (parent.as_fd(), top.as_fd());
     let lifted = unused_name();
     let rename = || renameat_with(parent, name, top, &lifted, RenameFlags::NOREPLACE);
     let done = match rename() {
-        // Its owner may have taken the right to change it from itself.
+        // Its owner may not have write permission for it.
         Err(Errno::ACCESS) => {
             drop(open_to_change(parent, name)?);
             rename()
@@ -132,8 +131,8 @@ fn lift(parent: impl AsFd, name: &CStr, top: impl AsFd, nested: usize) -> rustix
     };
     match done {
         Err(Errno::NOENT) => Ok(()),
-        // A btrfs subvolume made inside: its directories cannot leave it, so it is emptied as a tree of
-        // its own. Sandboxes cannot make any, so only few can be nested.
+        // A btrfs subvolume created inside: its directories cannot be moved out of it, so it is emptied as a tree of
+        // its own. Sandboxes cannot create any, so the nesting is limited.
         Err(Errno::XDEV) if nested >= SUBVOLUMES_NESTED_MAX => Err(Errno::LOOP),
         Err(Errno::XDEV) => {
             empty_nested(open_to_change(parent, name)?, nested + 1)
@@ -144,7 +143,7 @@ fn lift(parent: impl AsFd, name: &CStr, top: impl AsFd, nested: usize) -> rustix
     }
 }
 
-/// Opens a directory for removing what is in it, also one whose mode forbids that.
+/// Opens a directory for removing its entries, even if its mode forbids that.
 fn open_to_change(parent: impl AsFd, name: &CStr) -> rustix::io::Result<OwnedFd> {
     let parent = parent.as_fd();
     if !rustix::process::geteuid().is_root() {
@@ -155,7 +154,7 @@ fn open_to_change(parent: impl AsFd, name: &CStr) -> rustix::io::Result<OwnedFd>
     open_dir(parent, name)
 }
 
-/// A name that nothing has.
+/// An unused name.
 pub fn unused_name() -> CString {
     let mut bytes = [0_u8; 16];
     getrandom::fill(&mut bytes).expect("the kernel's random source always answers once booted");
@@ -169,8 +168,8 @@ fn describe(name: &CStr, error: Errno) -> io::Error {
     io::Error::new(kind, format!("{name} or something in it stays: {error}"))
 }
 
-/// The bytes that a tree takes on the disk, each file once. Deeper than
-/// [`limits::WALK_DEPTH_MAX`], or where its owner forbids it, it does not look.
+/// The tree's size on disk, each file counted once. Directories deeper than [`limits::WALK_DEPTH_MAX`], or without
+/// permission, are skipped.
 pub fn disk_bytes(top: OwnedFd) -> io::Result<u64> {
     let mut linked = HashSet::new();
     let mut open = vec![(entries(&top)?, top)];

@@ -1,13 +1,11 @@
-//! A tree of files on the host, to be read: the directory of a volume, of a snapshot or of a layer, or
-//! several of them that an overlay would show as one. Nothing is mounted, and no rights are needed but
-//! those to read the files.
+//! A readable file tree on the host: the directory of a volume, of a snapshot or of a layer, or several of them merged
+//! like an overlay. Nothing is mounted, and only permission to read the files is needed.
 //!
-//! Who filled the tree is not trusted. Every lookup is of one name in one directory, beneath a
-//! descriptor; the kernel follows no link and crosses no mount. Where links are to be followed,
-//! [`View::resolve`] does it, and takes an absolute one from the root of the tree.
+//! The tree is not trusted. Every lookup is of one name in one directory, below a descriptor; the kernel follows no
+//! link and crosses no mount. [`View::resolve`] follows links, with absolute ones starting at the root of the tree.
 //!
-//! The tree may change while it is read. Then what is told is of this moment or of that: a name that is
-//! gone when it is looked at is not there, and nothing is read without end: what all of it may cost is an [`Effort`].
+//! The tree may change while it is read. Then results are from different moments: a name that is gone when it is looked
+//! up does not exist, and nothing is read without end, because the total cost is limited by an [`Effort`].
 
 mod node;
 
@@ -23,31 +21,31 @@ use super::{Effort, Root, TreePath};
 pub use node::is_opaque;
 pub use node::{Entry, Node};
 
-/// A tree that can be read.
+/// A readable tree.
 pub struct View {
-    /// The topmost first; never empty.
+    /// Topmost first; never empty.
     trees: Vec<OwnedFd>,
     effort: Effort,
-    /// What must not go away as long as somebody reads.
+    /// Must stay alive while the tree is read.
     _kept: Option<Box<dyn Any + Send + Sync>>,
 }
 
-/// What becomes of a link that a path ends with.
+/// How a link at the end of a path is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Last {
-    /// It is followed like those on the way, as by `stat`.
+    /// Followed like those on the way, as with `stat`.
     Followed,
-    /// It is what was meant, as by `lstat`.
+    /// Returned itself, as with `lstat`.
     Itself,
 }
 
 impl View {
-    /// One directory, as it is.
+    /// A single directory.
     pub fn of_dir(path: &Path) -> io::Result<Self> {
         Ok(Self::of_trees(vec![open_tree(path)?]))
     }
 
-    /// What a sandbox with this root sees of it, without what is mounted there.
+    /// A sandbox's view of its root, without mounts.
     pub fn of_root(root: &Root) -> io::Result<Self> {
         match root {
             Root::Dir(path) | Root::Shifted(path) => Self::of_dir(path),
@@ -58,19 +56,19 @@ impl View {
         }
     }
 
-    /// Directories as an overlay shows them, the topmost first. A single one is shown as it is, and so is
-    /// none, which has nothing in it and cannot be read.
+    /// Directories merged like an overlay, topmost first. A single one is shown unchanged; an empty list is an empty,
+    /// unreadable tree.
     pub fn of_trees(trees: Vec<OwnedFd>) -> Self {
         Self { trees, effort: Effort::default(), _kept: None }
     }
 
-    /// Has whoever reads it keep to a budget, and not to one of its own.
+    /// Uses this budget for all reading.
     pub fn within(mut self, effort: &Effort) -> Self {
         self.effort = effort.clone();
         self
     }
 
-    /// Has something live as long as this does: a lock, or what removes the tree when it is dropped.
+    /// Keeps something alive as long as this: a lock, or a guard that removes the tree.
     pub fn keeping(mut self, kept: impl Any + Send + Sync) -> Self {
         let before = self._kept.take();
         self._kept = Some(Box::new((before, kept)));
@@ -82,7 +80,7 @@ impl View {
         Node::of_trees(&self.trees, &self.effort)
     }
 
-    /// What a path is; no link in it is followed, so that one on the way leads nowhere.
+    /// The entry at a path; no link in it is followed, so a link on the way leads nowhere.
     pub fn look(&self, path: &TreePath) -> io::Result<Option<Node>> {
         let mut node = self.root()?;
         for part in path.parts() {
@@ -94,8 +92,8 @@ impl View {
         Ok(Some(node))
     }
 
-    /// The path of something without the links that lead to it, which are followed within the tree: an
-    /// absolute one begins at its root, and none leads out. `None` if there is nothing.
+    /// A path with its links resolved within the tree: an absolute link starts at its root, and none leads outside.
+    /// `None` if there is no such entry.
     pub fn resolve(&self, path: &TreePath, last: Last) -> io::Result<Option<TreePath>> {
         path.followed(|next, is_last| {
             Ok(match self.look(next)? {

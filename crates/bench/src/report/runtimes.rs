@@ -1,4 +1,4 @@
-//! The second table: every runtime beside the bare tool it is made of.
+//! The second table: every runtime compared with the bare tool that it uses.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,9 +18,9 @@ pub struct RuntimeSamples {
     pub exec: Vec<Duration>,
     pub destroy: Vec<Duration>,
     pub idle_kib: Option<f64>,
-    /// What runs a command once with the bare tool.
+    /// The measure of running a command once with the bare tool.
     run_with: Option<Measure>,
-    /// What runs one in what runs already.
+    /// The measure of running one in a running container.
     exec_with: Option<Measure>,
 }
 
@@ -45,9 +45,9 @@ pub struct RuntimeFigures {
     exec: Quantiles,
     destroy: Quantiles,
     idle_kib: Option<f64>,
-    /// Cold, against the bare tool's run.
+    /// Cold, compared with the bare tool's run.
     run: Option<Against>,
-    /// Exec, against the bare tool's.
+    /// Exec, compared with the bare tool's.
     in_running: Option<Against>,
 }
 

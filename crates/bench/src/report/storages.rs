@@ -21,12 +21,12 @@ pub enum Operation {
     /// A create with the tree as its workspace.
     Workspace,
     Snapshot,
-    /// With as much again that is not on the disk yet.
+    /// With the same amount of unwritten data in addition.
     SnapshotDirty,
     Diff,
     Fork,
     Rollback,
-    /// The three with as much again that is not on the disk yet.
+    /// These three with the same amount of unwritten data in addition.
     DiffDirty,
     ForkDirty,
     RollbackDirty,
@@ -60,7 +60,7 @@ pub struct StorageSamples {
     storage: String,
     tree: Tree,
     taken: Vec<(Operation, Vec<Duration>)>,
-    /// Those of the smallest tree, taken in turn with these.
+    /// Those of the smallest tree, measured alternately with these.
     smallest: Option<Box<StorageSamples>>,
     lacks: Option<String>,
 }
@@ -82,7 +82,7 @@ impl StorageSamples {
         }
     }
 
-    /// It cannot do something, and so nothing after that was measured.
+    /// An operation is not supported, so nothing after it was measured.
     pub fn lacks(&mut self, what: &str, why: &str) {
         self.lacks = Some(format!("{what}: {why}"));
     }
@@ -108,9 +108,9 @@ struct OperationFigures {
     operation: Operation,
     n: usize,
     p50_ms: f64,
-    /// The same with the smallest tree.
+    /// The ratio to the smallest tree.
     times_smallest: Option<f64>,
-    /// `cp -a` of this tree.
+    /// The ratio to `cp -a` of this tree.
     times_copy: Option<f64>,
 }
 
@@ -119,7 +119,7 @@ impl StorageFigures {
         samples.iter().map(Self::of).collect()
     }
 
-    /// The smallest tree is held against itself.
+    /// The smallest tree is compared with itself.
     fn of(samples: &StorageSamples) -> Self {
         let smallest = samples.smallest.as_deref().unwrap_or(samples);
         let copy = samples.median_ms(Operation::Copy);

@@ -1,4 +1,4 @@
-//! What callers know each error by, exhaustively, so that a new error cannot be forgotten.
+//! The code of each error. The match is exhaustive, so that a new error cannot be forgotten.
 
 use toolbox::FailureKind;
 
@@ -84,7 +84,7 @@ impl Error {
         }
     }
 
-    /// What to do about it: its own advice if it has one, else that of its code.
+    /// What to do about it: the error's own advice if it has any, otherwise that of its code.
     pub fn remedy(&self) -> String {
         match self {
             Self::WrongState { id, helps: Some(verb), .. } => {

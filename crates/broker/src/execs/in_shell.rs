@@ -1,5 +1,4 @@
-//! A command of a shell: admitted, journaled and watched like every exec; only the guest starts it in
-//! another way.
+//! A command of a shell. It is admitted, journaled and watched like every exec; only the guest starts it differently.
 
 use std::sync::Arc;
 
@@ -17,14 +16,14 @@ use sandkeep_guestlink::{
     journal::{Description, Keep, StdinSource},
 };
 
-/// A command, and where it is to run.
+/// A command, and the shell to run it in.
 pub(crate) struct ShellCommand {
     pub id: ExecId,
     pub shell: ShellId,
     pub draft: ShellExecDraft,
 }
 
-/// Admits a command, begins its journal, and gives it to its shell.
+/// Admits a command, creates its journal, and passes it to its shell.
 pub(crate) async fn exec_in_shell(
     shared: &Arc<Shared>,
     handle: &Handle,
@@ -36,7 +35,7 @@ pub(crate) async fn exec_in_shell(
     let guest = admitted(handle)?;
     let ShellCommand { id, shell, draft } = command;
     check(&draft)?;
-    // It need not be known: a shell that is not there is found out when it gets the command.
+    // The user may be unknown here: if the shell does not exist, the command itself reports that.
     let user = guest.shell_user(&shell).await.unwrap_or_default();
     let description = description(&id, &shell, user, &draft);
     let pending = PendingExec::begin(shared, handle, &description)?;

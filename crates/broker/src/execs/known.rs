@@ -1,4 +1,4 @@
-//! The verbs for execs that exist: look, watch, feed, signal, cancel.
+//! Verbs for existing execs: get, watch, write stdin, signal, cancel.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +22,10 @@ use sandkeep_guestlink::{
 
 pub use sandkeep_core::api::Exec as ExecView;
 
-/// Some of a sandbox's execs, the oldest first.
+/// Some of a sandbox's execs, oldest first.
 pub struct ExecPage {
     pub items: Vec<ExecView>,
-    /// The last of them, if there are more.
+    /// The last one of this page, if there are more.
     pub next: Option<ExecId>,
 }
 
@@ -65,7 +65,7 @@ fn shown(description: Description, progress: &Progress, execs: &Execs) -> ExecVi
         error: end.and_then(|end| end.error.clone()),
     }
 }
-/// An exec and where it is.
+/// An exec and its sandbox.
 struct Known {
     handle: Arc<Handle>,
     journal: Arc<Journal>,
@@ -83,7 +83,7 @@ impl Known {
         Ok(Self { handle, journal })
     }
 
-    /// Asks the guest for something that only a running exec can have.
+    /// Sends the guest a request that only a running exec can serve.
     async fn ask<F>(&self, ask: impl FnOnce(Arc<dyn Guest>, ExecId) -> F) -> Result<(), Error>
     where
         F: Future<Output = Result<(), GuestError>>,
@@ -94,7 +94,7 @@ impl Known {
         }
         let guest = admitted(&self.handle)?;
         match ask(guest, self.journal.id().clone()).await {
-            // It knows the exec no longer, or only its end, which is on its way here.
+            // The guest no longer knows the exec, or knows only its end, which is on its way here.
             Err(GuestError::Refused { .. }) if self.ends_within(Duration::ZERO).await => {
                 Err(ended())
             }
@@ -102,7 +102,7 @@ impl Known {
         }
     }
 
-    /// As `ask`, for what the exec is to end by within this time; one that has ended is left as it is.
+    /// Like `ask`, for a request that should end the exec within this time; an exec that has ended is not changed.
     async fn finish<F>(
         &self,
         within: Duration,
@@ -121,20 +121,20 @@ impl Known {
         }
     }
 
-    /// Whether the end is here in this time, and what it takes to get here.
+    /// Whether the end arrives within this time, plus the time for its delivery.
     async fn ends_within(&self, time: Duration) -> bool {
         tokio::time::timeout(time + limits::GUEST_ANSWER, self.journal.ended()).await.is_ok()
     }
 }
 
-/// Reads what is needed from the files. Blocks. `None`: it was removed meanwhile.
+/// Reads the exec's files. Blocks. `None` if it was removed meanwhile.
 fn view(handle: &Handle, journal: &Journal) -> Option<ExecView> {
     let description = journal.description().ok()?;
     Some(shown(description, &journal.progress(), &handle.execs))
 }
 
 impl Broker {
-    /// The execs of a sandbox that run or are kept, the oldest first, from after one of them.
+    /// The running and kept execs of a sandbox after `after`, oldest first.
     pub async fn execs(
         &self,
         who: &Principal,
@@ -161,7 +161,7 @@ impl Broker {
         Ok(ExecPage { items, next })
     }
 
-    /// The last execs of a sandbox, at most so many, the oldest first.
+    /// The most recent execs of a sandbox, at most `limit`, oldest first.
     pub(crate) async fn last_execs(
         &self,
         handle: &Arc<Handle>,
@@ -193,7 +193,7 @@ impl Broker {
         seen.ok_or_else(|| execs.not_kept(id))
     }
 
-    /// Follows an exec, running or ended, from anywhere.
+    /// Follows an exec, running or ended, from any offset.
     pub fn watch_exec(
         &self,
         who: &Principal,
@@ -205,7 +205,7 @@ impl Broker {
         Ok(ExecWatch::new(&self.shared, known.journal.watch(from), None))
     }
 
-    /// The right to write to a stdin that is open; waits for whoever has it.
+    /// Exclusive access to an open stdin; waits until the current holder is done.
     pub async fn exec_stdin(
         &self,
         who: &Principal,
@@ -216,7 +216,7 @@ impl Broker {
         StdinTurn::take(&known.handle.execs, id).await
     }
 
-    /// Follows an exec that has a terminal, from a byte of its output on.
+    /// Follows an exec that has a terminal, from a byte offset of its output.
     pub async fn attach_terminal(
         &self,
         who: &Principal,
@@ -229,7 +229,7 @@ impl Broker {
             return Err(Error::NoTerminal { id: id.clone() });
         }
         let Known { handle, journal } = Known::find(&self.shared, who, sandbox, id)?;
-        // Where nothing runs there is nothing to be killed.
+        // If nothing runs, there is nothing to kill.
         let action = match on_disconnect {
             OnDisconnect::GoOn => None,
             OnDisconnect::Kill => admitted(&handle).ok().map(DisconnectAction::Kill),
@@ -242,7 +242,7 @@ impl Broker {
         Ok(ExecWatch::new(&self.shared, journal.watch(from), leash))
     }
 
-    /// Whoever looks at the terminal of an exec has a window of this size.
+    /// Sets the terminal size of an exec.
     pub async fn resize_exec(
         &self,
         who: &Principal,
@@ -269,7 +269,7 @@ impl Broker {
         known.ask(|guest, id| async move { guest.signal(&id, signal).await }).await
     }
 
-    /// Kills the whole tree of an exec, and waits until it is over. One that has ended is left as it is.
+    /// Kills the whole tree of an exec, and waits until it has ended. An exec that has ended is not changed.
     pub async fn cancel_exec(
         &self,
         who: &Principal,
@@ -281,7 +281,7 @@ impl Broker {
         known.finish(Duration::ZERO, cancel).await
     }
 
-    /// Ends the whole tree of an exec, at first by asking, and waits until it is over.
+    /// Ends the whole tree of an exec, at first with SIGTERM, and waits until it has ended.
     pub(crate) async fn end_exec(
         &self,
         who: &Principal,

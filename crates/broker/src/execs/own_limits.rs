@@ -1,4 +1,4 @@
-//! What one command may use by itself, within what its sandbox may.
+//! Limits of one command, within those of its sandbox.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -9,7 +9,7 @@ use crate::shared::Shared;
 use sandkeep_core::{InvalidSpec, Spec, api::ExecLimits, limits, within};
 use sandkeep_runtime::RuntimeError;
 
-/// Refuses limits that the runtime cannot hold, or that are not within the sandbox's.
+/// Refuses limits that the runtime cannot enforce, or that exceed the sandbox's.
 pub(crate) fn check(limits: &ExecLimits, shared: &Shared, spec: &Spec) -> Result<(), Error> {
     if *limits == ExecLimits::default() {
         return Ok(());

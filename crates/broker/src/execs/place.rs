@@ -1,5 +1,5 @@
-//! Where and as whom a command or a shell runs: what its caller says, then what its sandbox was given, then
-//! what the sandbox's image says.
+//! The user, directory and environment of a command or a shell. The caller's values come first, then the sandbox's,
+//! then the image's.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,22 @@ use super::invalid;
 use crate::error::Error;
 use sandkeep_core::{HOME, Spec, check_env, limits};
 
-/// Who a command of a sandbox without an image runs as unless it says otherwise.
+/// Default user of a command in a sandbox without an image.
 const DEFAULT_USER: &str = "user";
 
-/// Where programs are looked for unless the image or somebody says otherwise.
+/// Default `PATH`.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What every command's environment begins with; nothing of the daemon's own is ever in it.
+/// Base environment of every command. Nothing of the daemon's own environment is ever included.
 const BASE_ENV: [(&str, &str); 2] = [("PATH", DEFAULT_PATH), ("LANG", "C.UTF-8")];
-/// An image is told no more than a container engine tells it.
+/// Commands of images get the same base environment as from a container engine.
 const BASE_ENV_OF_IMAGES: [(&str, &str); 1] = [("PATH", DEFAULT_PATH)];
 
-/// With nothing after it, as the guest protocol has it: a uid that the image does not name is in group 0.
+/// In the guest protocol, a user followed by a colon and no group gets its group from the image: a uid that the image
+/// does not list is in group 0.
 const GROUP_AS_IMAGES_HAVE_IT: char = ':';
 
-/// What a caller says of it.
+/// The caller's values.
 #[derive(Default)]
 pub struct Wanted {
     pub env: BTreeMap<String, String>,
@@ -29,7 +30,7 @@ pub struct Wanted {
     pub user: Option<String>,
 }
 
-/// The whole of it, as the guest is told.
+/// The resolved values, as sent to the guest.
 pub struct Place {
     pub env: Vec<(String, String)>,
     pub cwd: Option<String>,
@@ -69,7 +70,7 @@ pub fn as_asked(user: &str) -> &str {
     user.strip_suffix(GROUP_AS_IMAGES_HAVE_IT).unwrap_or(user)
 }
 
-/// What a sandbox runs for whoever names no command.
+/// The command that a sandbox runs if the caller names none.
 pub fn own_command(spec: &Spec) -> Result<Vec<String>, Error> {
     match spec.image_defaults() {
         None => Err(invalid("argv", "it names no command; give command or argv".to_owned())),
@@ -120,7 +121,7 @@ impl Wanted {
     }
 }
 
-/// Whether it can mean anybody. Who there is, only the sandbox knows.
+/// Whether this can be a user at all. Only the sandbox knows which users exist.
 fn is_user(user: &str) -> bool {
     let parts: Vec<&str> = user.split(':').collect();
     user.len() <= limits::USER_MAX_BYTES

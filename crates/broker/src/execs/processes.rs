@@ -1,11 +1,11 @@
-//! Processes: execs without a timeout, whose end is kept until their sandbox goes. A process is its exec:
-//! the journal holds its description, its output and its end, so it survives the daemon as every exec
-//! does. What this room adds is whether it is ready.
+//! Processes: execs without a timeout, whose end is kept until their sandbox is destroyed. A process is its exec: the
+//! journal holds its description, its output and its end, so it survives the daemon like every exec. This module adds
+//! readiness.
 //!
 //! ```text
 //! starting ──▶ running ──▶ exited
 //!     │ the port answers      ▲
-//!     └───────────────────────┘ it may end before
+//!     └───────────────────────┘ it may end earlier
 //! ```
 
 mod probe;
@@ -28,7 +28,7 @@ use sandkeep_guestlink::journal::{From, Journal, Keep};
 
 pub use view::{ProcessStatus, ProcessView};
 
-/// Which processes of a sandbox have been seen ready.
+/// The processes of a sandbox that have become ready.
 pub(crate) struct Processes {
     ready: watch::Sender<HashSet<ExecId>>,
 }
@@ -51,19 +51,19 @@ impl Processes {
     }
 
     async fn ready(&self, id: &ExecId) {
-        // The sender is ours, so it cannot be closed.
+        // We own the sender, so it cannot be closed.
         let _ = self.ready.subscribe().wait_for(|ready| ready.contains(id)).await;
     }
 }
 
-/// A process and where it is.
+/// A process and its sandbox.
 struct Known {
     handle: Arc<Handle>,
     journal: Arc<Journal>,
 }
 
 impl Broker {
-    /// Starts a process. It goes on whatever becomes of its starter.
+    /// Starts a process. It continues if its starter disconnects.
     pub async fn launch(
         &self,
         who: &Principal,
@@ -84,7 +84,7 @@ impl Broker {
         Ok(ProcessId::of(journal.id()))
     }
 
-    /// Waits until a process is ready or over, for as long as its terms say.
+    /// Waits until a process is ready or has ended, for as long as its terms say.
     pub async fn await_ready(
         &self,
         who: &Principal,
@@ -100,12 +100,12 @@ impl Broker {
                 () = self.shared.detaching.cancelled() => {}
             }
         };
-        // Too late is no error: it goes on starting, and says so.
+        // A timeout is not an error: the process stays `starting`.
         let _ = tokio::time::timeout(terms.patience(), settled).await;
         Ok(())
     }
 
-    /// All processes of a sandbox, the oldest first.
+    /// All processes of a sandbox, oldest first.
     pub async fn processes(
         &self,
         who: &Principal,
@@ -130,7 +130,7 @@ impl Broker {
         seen.ok_or_else(|| Error::ProcessNotFound { id: id.clone() })
     }
 
-    /// The last that a process said, in order of arrival.
+    /// The most recent output of a process, in order of arrival.
     pub async fn last_output(
         &self,
         who: &Principal,
@@ -141,7 +141,7 @@ impl Broker {
         Ok(view::last_output(&journal).await)
     }
 
-    /// Follows what a process says, from anywhere.
+    /// Follows the output of a process, from any offset.
     pub fn watch_process(
         &self,
         who: &Principal,
@@ -167,9 +167,9 @@ impl Broker {
         }
     }
 
-    /// Ends a process with its whole tree, and waits until it is over: SIGTERM to all, and after a grace
-    /// SIGKILL to what is left. One that has ended is left as it is. Once the guest has been asked nothing
-    /// of it depends on this daemon.
+    /// Ends a process with its whole tree, and waits until it has ended: SIGTERM to all, and SIGKILL after a grace
+    /// period. A process that has ended is not changed. Once the guest has the request, the rest does not depend on
+    /// this daemon.
     pub async fn end_process(
         &self,
         who: &Principal,
@@ -194,7 +194,7 @@ impl Broker {
     }
 }
 
-/// Starts a process that was admitted, and begins to ask whether it is ready.
+/// Starts an admitted process and its readiness probe.
 async fn launch(
     shared: &Arc<Shared>,
     handle: &Arc<Handle>,
@@ -204,14 +204,14 @@ async fn launch(
 ) -> Result<Arc<Journal>, Error> {
     let draft = ExecDraft { keep: Keep::WithSandbox(terms.clone()), timeout: None, ..draft };
     let running = crate::execs::exec(shared, handle, draft, id.clone()).await?;
-    // From here on a task takes what it says.
+    // From here on a task takes the output.
     drop(running);
     let journal = handle.execs.journal(&id)?;
     probe::spawn(shared, handle, Arc::clone(&journal), terms);
     Ok(journal)
 }
 
-/// Starts what a template runs in its sandboxes, as the exec of this id.
+/// Starts the program that a template runs in its sandboxes, as the exec with this id.
 pub(crate) async fn begin(
     shared: &Arc<Shared>,
     handle: &Arc<Handle>,
@@ -222,7 +222,7 @@ pub(crate) async fn begin(
     launch(shared, handle, draft, &start.terms, id).await
 }
 
-/// Waits until a process is ready; says what is wrong if it ends before that, or its time is over.
+/// Waits until a process is ready; returns an error if it ends or its time runs out before that.
 pub(crate) async fn settled(
     shared: &Shared,
     handle: &Handle,

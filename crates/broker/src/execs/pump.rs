@@ -1,13 +1,13 @@
-//! From the guest to the journal: the one who takes what an exec says.
+//! From the guest to the journal: takes the output of an exec.
 //!
 //! ```text
-//!   PendingExec ── the journal is begun, the exec is counted
+//!   PendingExec ── the journal exists, the exec is counted
 //!     │ board(execution)
 //!   Pump ─── every event: taken, journaled, and only then acknowledged to the guest
 //! ```
 //!
-//! Whatever gives an [`Execution`] gets its journal this way. A pump is driven either by the caller who
-//! waits for the command, which costs no task and no hop, or, once nobody does, by a task.
+//! Every [`Execution`] is journaled this way. A pump is driven by the caller who waits for the command, which costs no
+//! task and no hop, or, once nobody waits, by a task.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use sandkeep_guestlink::{
     journal::{Description, Journal, Writer},
 };
 
-/// What an exec has before it runs.
+/// The state of an exec before it runs.
 pub(crate) struct PendingExec {
     pub shared: Arc<Shared>,
     pub execs: Arc<Execs>,
@@ -36,8 +36,8 @@ pub(crate) struct PendingExec {
 }
 
 impl PendingExec {
-    /// Counts an exec and begins its journal: the intent, before any effect. An exec that was admitted before a pause
-    /// that has not counted it is refused.
+    /// Counts an exec and creates its journal: the intent, before any effect. Refuses an exec that was admitted before
+    /// a pause which did not count it.
     pub fn begin(
         shared: &Arc<Shared>,
         handle: &Handle,
@@ -57,7 +57,7 @@ impl PendingExec {
         }
     }
 
-    /// The exec runs.
+    /// The exec is running.
     pub fn board(self, execution: Execution) -> Pump {
         let Self { shared, execs, writer, permit, command: _ } = self;
         let journal = Arc::clone(writer.journal());
@@ -74,12 +74,12 @@ impl PendingExec {
         self.board(execution)
     }
 
-    /// The exec never began.
+    /// The exec never started.
     pub fn abandon(self) {
         self.execs.index.forget(self.writer);
     }
 
-    /// Nobody can know what became of the exec.
+    /// The fate of the exec cannot be determined.
     pub fn lose(self, reason: &str) {
         let id = self.writer.journal().id().clone();
         let end = lost(reason);
@@ -89,7 +89,8 @@ impl PendingExec {
     }
 }
 
-/// Begins a journal. Where the owner has no room for it, what has ended in another of its sandboxes gives way.
+/// Creates a journal. If the owner's journal space is used up, journals of ended execs in the owner's other sandboxes
+/// are removed.
 fn begin(shared: &Shared, handle: &Handle, description: &Description) -> Result<Writer, Error> {
     loop {
         let refused = match handle.execs.index.begin(description) {
@@ -116,7 +117,7 @@ pub(crate) struct Pump {
 struct Open {
     execution: Execution,
     writer: Writer,
-    /// An event that was taken and may not be in the journal yet.
+    /// An event that was taken but may not be in the journal yet.
     held: Option<ExecEvent>,
     permit: Busy,
 }
@@ -139,7 +140,7 @@ impl Pump {
         self.input.clone()
     }
 
-    /// The next event, which is in the journal by then; `None` after the one `Ended`. Cancel-safe.
+    /// The next event, already journaled; `None` after `Ended`. Cancel-safe.
     pub async fn next(&mut self) -> Option<ExecEvent> {
         let open = self.open.as_mut()?;
         if open.held.is_none() {
@@ -163,7 +164,7 @@ impl Pump {
         }
     }
 
-    /// Writes the end, and answers with it as it is written.
+    /// Writes the end, and returns it as written.
     fn end(&mut self, end: ExecEnd) -> ExecEnd {
         let Some(Open { execution, writer, permit, .. }) = self.open.take() else { return end };
         self.execs.tell_end(&self.shared, self.journal.id(), &end);
@@ -175,7 +176,7 @@ impl Pump {
         ExecEnd::clone(&written)
     }
 
-    /// Takes everything until the exec ends or the broker does.
+    /// Takes all events until the exec ends or the broker shuts down.
     pub async fn run(mut self) {
         let closing = self.shared.closing.clone();
         let to_the_end = async { while self.next().await.is_some() {} };
@@ -183,15 +184,15 @@ impl Pump {
             () = closing.cancelled() => {}
             () = to_the_end => return,
         }
-        // The next daemon reads the file: nobody may be writing it then.
+        // The next daemon reads the file, and must not find anybody writing it.
         if let Some(open) = &mut self.open {
             open.writer.flush().await;
         }
     }
 
-    /// Leaves an exec that may not have ended to a task.
+    /// Hands an exec that may still be running to a task.
     pub fn leave(self) {
-        // Outside of a runtime there is nobody left to read: the process is ending.
+        // Outside of a Tokio runtime nothing can read any more: the process is exiting.
         if self.open.is_some() && tokio::runtime::Handle::try_current().is_ok() {
             let tasks = self.shared.tasks.clone();
             tasks.spawn(self.run());

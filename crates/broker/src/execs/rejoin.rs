@@ -1,5 +1,5 @@
-//! Going on with the execs that an earlier daemon began: at the offsets that their journals have, so
-//! that nothing is missing and nothing comes twice.
+//! Resumes the execs of an earlier daemon at the offsets in their journals, so that output is neither lost nor
+//! duplicated.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ pub(crate) async fn load(shared: &Arc<Shared>, execs: &Arc<Execs>, in_log: &Revi
     }
 }
 
-/// The sandbox does not run, so nothing in it does.
+/// The sandbox does not run, so none of its execs do.
 pub(crate) fn lose_all(shared: &Arc<Shared>, handle: &Handle) {
     for (description, pending) in pending_execs(shared, handle) {
         pending.lose("the sandbox ended while no daemon watched");
@@ -70,9 +70,9 @@ pub(crate) fn lose_all(shared: &Arc<Shared>, handle: &Handle) {
     }
 }
 
-/// Joins everything that an earlier daemon left in a sandbox that runs.
+/// Resumes everything that an earlier daemon left in a running sandbox.
 pub(crate) async fn rejoin(shared: Arc<Shared>, handle: Arc<Handle>, guest: Arc<dyn Guest>) {
-    // First of all: the leaves of shells are in use, and must not be given to others.
+    // Shells first: their leaves are in use, and must not be assigned to others.
     let shells = tokio::select! {
         () = shared.closing.cancelled() => return,
         shells = guest.shells() => shells,
@@ -96,7 +96,7 @@ pub(crate) async fn rejoin(shared: Arc<Shared>, handle: Arc<Handle>, guest: Arc<
     }
 }
 
-/// Forgets an exec that has a journal but never began.
+/// Forgets an exec that has a journal but never started.
 pub(crate) fn forget(shared: &Arc<Shared>, handle: &Handle, id: &ExecId) {
     if let Some(unfinished) = handle.execs.take_found_of(id) {
         pending(shared, handle, unfinished).1.abandon();
@@ -104,7 +104,7 @@ pub(crate) fn forget(shared: &Arc<Shared>, handle: &Handle, id: &ExecId) {
     }
 }
 
-/// The execs without an end, each with its place in the count.
+/// The execs without an end, each with its slot.
 fn pending_execs(shared: &Arc<Shared>, handle: &Handle) -> Vec<(Description, PendingExec)> {
     let found = handle.execs.take_found().into_iter();
     found.map(|unfinished| pending(shared, handle, unfinished)).collect()
@@ -145,7 +145,7 @@ async fn join(guest: Arc<dyn Guest>, description: Description, pending: PendingE
     execs.awaited.over(&id);
 }
 
-/// A guest that is busy is asked again: only it can say what became of the exec.
+/// Retries while the guest is busy: only the guest knows the fate of the exec.
 async fn attach(guest: &dyn Guest, id: &ExecId, from: Offsets) -> Result<Execution, GuestError> {
     loop {
         match guest.attach(id, from).await {
@@ -155,8 +155,8 @@ async fn attach(guest: &dyn Guest, id: &ExecId, from: Offsets) -> Result<Executi
     }
 }
 
-/// What a client still wanted to send with the request is gone with the daemon that had it: the command
-/// sees the end of its stdin after what had arrived. An open stdin stays open.
+/// Input that a client had not yet sent died with the earlier daemon: the command's stdin is closed after the bytes
+/// that had arrived. An open stdin stays open.
 fn give_stdin(pending: &PendingExec, id: &ExecId, stdin: StdinSource, execution: &Execution) {
     let input = execution.input();
     match stdin {
@@ -171,20 +171,20 @@ fn give_stdin(pending: &PendingExec, id: &ExecId, stdin: StdinSource, execution:
     }
 }
 
-/// Lets the guest forget what is in a journal to its end, or was never to be in one.
+/// Lets the guest forget execs that are journaled to their end, or are never journaled.
 async fn collect_ended(
     shared: &Arc<Shared>,
     handle: &Handle,
     guest: &Arc<dyn Guest>,
     known: Vec<KnownExec>,
 ) {
-    // Joining an exec cuts off whoever watches it, which may be a caller of ours by now.
+    // Attaching to an exec disconnects its current watcher, which may be a caller of ours by now.
     for exec in known.into_iter().filter(|exec| exec.origin == Origin::Earlier) {
         let journal = handle.execs.index.find(&exec.id);
         let (from, grace) = match journal.map(|journal| journal.progress()) {
             Some(progress) if progress.end.is_none() => continue,
             Some(progress) => (progress.written, None),
-            // Who asked for it is gone with the daemon that they asked: nobody wants it to go on.
+            // Its caller was connected to the earlier daemon and is gone, so the exec is ended.
             None => (Offsets::default(), Some(limits::TOOLBOX_CLEAN_UP)),
         };
         match guest.attach(&exec.id, from).await {
@@ -204,8 +204,8 @@ async fn collect_ended(
     }
 }
 
-/// Takes all that an exec says until it has ended. With a grace it is to end: it sees the end of its stdin, and is
-/// killed after so long.
+/// Takes all events of an exec until it has ended. With a grace period it is made to end: its stdin is closed, and it
+/// is killed after that time.
 pub(crate) async fn collect(
     guest: &dyn Guest,
     id: &ExecId,

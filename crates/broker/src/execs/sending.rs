@@ -1,9 +1,9 @@
-//! The time between sending a command and the guest's first answer, in which nobody can say whether
-//! it has begun.
+//! The time between sending a command and the guest's first answer. In this time it is unknown whether the command has
+//! started.
 //!
-//! Whoever leaves then, or is told that there was no answer, has no execution to drop. So a guard
-//! stands in for it: it finds the command again by its id and journals it to its end, as the broker does
-//! for every exec that nobody listens to. On the ordinary way it costs no task and no message.
+//! A caller that disconnects in this time, or gets no answer, has no execution to drop. A guard takes its place: it
+//! finds the command by id and journals it to its end, as the broker does for every exec without a listener. In the
+//! normal case it costs no task and no message.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use super::pump::{PendingExec, Pump};
 use sandkeep_core::{ExecId, limits};
 use sandkeep_guestlink::{Execution, Guest, GuestError, Offsets};
 
-/// Waits for `answer`, which starts a command under this id. Cancel-safe: if the call is dropped, a command that
-/// begins goes on, is journaled, and keeps its place in the count until it ends. If it fails, a command that began is
+/// Waits for `answer`, which starts a command under this id. Cancel-safe: if the future is dropped, a command that
+/// starts continues, is journaled, and keeps its slot until it ends. If `answer` fails, a command that did start is
 /// canceled.
 pub(crate) async fn watch_over(
     guest: &Arc<dyn Guest>,
@@ -37,7 +37,7 @@ pub(crate) async fn watch_over(
     }
 }
 
-/// Whether the guest may have got the command although it gave no answer.
+/// Whether the guest may have received the command although it did not answer.
 fn may_have_begun(error: &GuestError) -> bool {
     match error {
         GuestError::Unreachable(_) | GuestError::TimedOut { .. } | GuestError::Protocol(_) => true,
@@ -53,23 +53,23 @@ fn may_have_begun(error: &GuestError) -> bool {
     }
 }
 
-/// What is to become of a command that nobody holds.
+/// What happens to a command that nobody holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CleanUp {
-    /// Its caller left, as a caller of any exec may.
+    /// Its client disconnected, as for any exec.
     GoOn,
-    /// Its caller was told that it failed.
+    /// Its client got an error.
     Cancel,
 }
 
-/// A command on its way.
+/// A command that was sent.
 struct Sent {
     guest: Arc<dyn Guest>,
     id: ExecId,
     pending: PendingExec,
 }
 
-/// Empty once there is an answer.
+/// Empty once the guest has answered.
 struct Guard(Option<Sent>);
 
 impl Drop for Guard {
@@ -82,7 +82,7 @@ impl Drop for Guard {
 
 impl Sent {
     fn spawn_clean_up(self, clean_up: CleanUp) {
-        // Outside of a runtime there is nobody left to read: the process is ending.
+        // Outside of a Tokio runtime nothing can read any more: the process is exiting.
         if tokio::runtime::Handle::try_current().is_ok() {
             let tasks = self.pending.shared.tasks.clone();
             tasks.spawn(self.clean_up(clean_up));
@@ -96,7 +96,7 @@ impl Sent {
         };
         match found {
             Ok(Ok(execution)) => self.pending.board_first(execution).run().await,
-            // It never began, or is gone with its sandbox.
+            // It never started, or is gone with its sandbox.
             Ok(Err(error)) => {
                 debug!(exec = %self.id, %error, "an unanswered exec is not there");
                 self.pending.abandon();
@@ -108,10 +108,10 @@ impl Sent {
         }
     }
 
-    /// A guest that was too slow for the command may be too slow for this, too: it is asked again.
+    /// Retries, because a guest that was too slow for the command may be too slow for this request as well.
     async fn find(&self, clean_up: CleanUp) -> Result<Execution, GuestError> {
         if clean_up == CleanUp::Cancel {
-            // Whatever else it answers: if there is such an exec, it must still be collected.
+            // Any other answer is ignored: if the exec exists, it must still be collected.
             while let Err(GuestError::TimedOut { .. }) = self.guest.cancel(&self.id).await {}
         }
         loop {

@@ -1,6 +1,6 @@
-//! The verbs for persistent shells. The guest has them, with their state and their queues, so there is
-//! nothing to write down: they are there for as long as the sandbox runs, whichever daemon asks. A
-//! command of a shell is an exec with a journal like any other.
+//! Verbs for persistent shells. The guest holds them, with their state and queues, so nothing is recorded here: a shell
+//! exists as long as its sandbox runs, independent of the daemon. A command of a shell is an exec with a journal like
+//! any other.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +20,7 @@ use sandkeep_guestlink::{
 
 pub use sandkeep_core::api::Shell as ShellView;
 
-/// A shell as a caller asks for it, before it is checked.
+/// A shell as requested, before validation.
 #[derive(Clone, Default)]
 pub struct ShellDraft {
     pub program: Option<ShellProgram>,
@@ -40,7 +40,7 @@ impl fmt::Debug for ShellDraft {
     }
 }
 
-/// A command for a shell as a caller asks for it.
+/// A command for a shell as requested.
 #[derive(Clone, Debug)]
 pub struct ShellExecDraft {
     pub command: String,
@@ -72,7 +72,7 @@ impl Broker {
             Ok(shell) => Ok(view(&*guest, shell).await),
             Err(error) => {
                 if let GuestError::TimedOut { .. } | GuestError::Unreachable(_) = error {
-                    // Nobody will ever know its id: it must not stay.
+                    // Nobody will ever learn its id, so it is closed.
                     self.shared.tasks.spawn(async move { guest.close_shell(&shell).await });
                 }
                 Err(error.into())
@@ -80,7 +80,7 @@ impl Broker {
         }
     }
 
-    /// The shells of a sandbox, the oldest first.
+    /// The shells of a sandbox, oldest first.
     pub async fn shells(&self, who: &Principal, id: &SandboxId) -> Result<Vec<ShellView>, Error> {
         let handle = self.shared.find(who, id)?;
         let guest = admitted(&handle)?;
@@ -103,7 +103,7 @@ impl Broker {
         Ok(found.ok_or_else(|| GuestError::ShellNotFound { id: shell.clone() })?)
     }
 
-    /// Ends a shell and all that runs in it.
+    /// Closes a shell and kills everything that runs in it.
     pub async fn close_shell(
         &self,
         who: &Principal,
@@ -114,7 +114,7 @@ impl Broker {
         Ok(admitted(&handle)?.close_shell(shell).await?)
     }
 
-    /// Gives a shell a command, which runs when those before it are over.
+    /// Queues a command in a shell; it runs after the commands before it.
     pub async fn exec_in_shell(
         &self,
         who: &Principal,

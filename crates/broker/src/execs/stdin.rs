@@ -1,5 +1,4 @@
-//! Stdin that stays open: whoever sends some has it for themselves until they are done, so that two
-//! requests are never mixed.
+//! Open stdins. A writer has exclusive access until it is done, so that two requests are never mixed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +22,7 @@ struct Gate {
 
 impl Stdins {
     fn gates(&self) -> MutexGuard<'_, HashMap<ExecId, Gate>> {
-        // Nothing panics while it holds the lock.
+        // No code panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -31,7 +30,7 @@ impl Stdins {
         self.gates().insert(id, Gate { input, turn: Arc::default() });
     }
 
-    /// It was closed, or the exec has ended.
+    /// Called when stdin was closed or the exec has ended.
     pub fn remove(&self, id: &ExecId) {
         self.gates().remove(id);
     }
@@ -40,7 +39,7 @@ impl Stdins {
         self.gates().contains_key(id)
     }
 
-    /// How many bytes have gone into an open stdin.
+    /// How many bytes were written to an open stdin.
     pub fn position(&self, id: &ExecId) -> Option<u64> {
         self.gates().get(id)?.input.position()
     }
@@ -50,7 +49,7 @@ impl Stdins {
     }
 }
 
-/// The sole right to write to an exec's stdin.
+/// Exclusive access to an exec's stdin.
 pub struct StdinTurn {
     id: ExecId,
     execs: Arc<Execs>,
@@ -64,7 +63,7 @@ impl StdinTurn {
         execs.awaited.joined(id).await;
         let Gate { input, turn } = execs.stdins.find(id)?;
         let turn = turn.lock_owned().await;
-        // Whoever had it before may have closed it.
+        // The previous writer may have closed it.
         execs.stdins.find(id)?;
         Ok(Self { id: id.clone(), execs: Arc::clone(execs), input, _turn: turn })
     }
@@ -74,7 +73,7 @@ impl StdinTurn {
         self.input.write(bytes).await.map_err(|_| Error::StdinClosed { id: self.id.clone() })
     }
 
-    /// The command sees the end of its stdin.
+    /// Closes the command's stdin.
     pub async fn close(self) -> Result<(), Error> {
         self.execs.stdins.remove(&self.id);
         self.input.close().await.map_err(|_| Error::StdinClosed { id: self.id })

@@ -1,4 +1,4 @@
-//! The terminals of running execs, for whoever has a window of another size to tell them.
+//! The terminals of running execs, for resizing them.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,13 +6,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use sandkeep_core::ExecId;
 use sandkeep_guestlink::ExecutionInput;
 
-/// Beside the stdins: who types into a command that does not read must not hold up a resize.
+/// Separate from the stdins: a client that types into a command that does not read must not block a resize.
 #[derive(Default)]
 pub(super) struct Terminals(Mutex<HashMap<ExecId, ExecutionInput>>);
 
 impl Terminals {
     fn inputs(&self) -> MutexGuard<'_, HashMap<ExecId, ExecutionInput>> {
-        // Nothing panics while it holds the lock.
+        // No code panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -24,7 +24,7 @@ impl Terminals {
         self.inputs().remove(id);
     }
 
-    /// `None` if the exec has ended, or never had one.
+    /// `None` if the exec has ended, or has no terminal.
     pub fn find(&self, id: &ExecId) -> Option<ExecutionInput> {
         self.inputs().get(id).cloned()
     }

@@ -1,4 +1,4 @@
-//! Watching an exec: from any offset, by anybody, any number of times.
+//! Watching an exec: from any offset, any number of times.
 
 use std::io;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use sandkeep_guestlink::{
     journal::{Follow, Journal, Watch},
 };
 
-/// Why a watcher gets no more events of an exec that has not ended.
+/// Why a watcher gets no more events of an exec that is still running.
 #[derive(Debug, thiserror::Error)]
 pub enum Detached {
     #[error("the daemon shuts down")]
@@ -26,18 +26,18 @@ pub enum Detached {
     Unreadable(#[source] io::Error),
 }
 
-/// One who watches an exec.
+/// A watcher of an exec.
 pub struct ExecWatch {
     source: Source,
     detaching: CancellationToken,
     _leash: Option<Leash>,
 }
 
-/// Where a watcher learns what an exec says.
+/// Where a watcher reads events.
 enum Source {
     /// From the journal: it holds nothing that the exec or another watcher could wait for.
     Journal(Box<Watch>),
-    /// From the exec itself, which waits for it. For the caller who began it and asked for that.
+    /// From the exec itself, which waits for this watcher. For the client that started it and requested backpressure.
     Exec(Box<Running>),
 }
 
@@ -59,7 +59,7 @@ impl ExecWatch {
         }
     }
 
-    /// The next event; `None` after the end or, without following, after what is there. Cancel-safe.
+    /// The next event; `None` after the end or, without following, after the existing events. Cancel-safe.
     pub async fn next(&mut self, follow: Follow) -> Result<Option<ExecEvent>, Detached> {
         let event = async {
             match &mut self.source {
@@ -78,15 +78,15 @@ impl ExecWatch {
     }
 }
 
-/// Holds an exec to its caller's connection: dropped before the end, it does to the exec what the caller
-/// wished for. A daemon that shuts down cuts connections itself, which is nobody's action.
+/// Ties an exec to its client's connection. Dropping it before the end applies the action that the client requested.
+/// When a daemon shuts down, it closes connections itself; then nothing happens to the exec.
 pub(super) struct Leash {
     shared: Arc<Shared>,
     journal: Arc<Journal>,
     action: DisconnectAction,
 }
 
-/// What an exec is to suffer whose caller leaves.
+/// What happens to an exec when its client disconnects.
 #[derive(Clone)]
 pub(super) enum DisconnectAction {
     Kill(Arc<dyn Guest>),
@@ -121,7 +121,7 @@ impl DisconnectAction {
     async fn fulfil(&self, id: &ExecId) {
         match self {
             Self::Kill(guest) => kill(&**guest, id).await,
-            // Nothing is left to do for one that takes no stdin any more.
+            // If the exec takes no more stdin, there is nothing to do.
             Self::CloseStdin(execs) => {
                 if let Ok(turn) = StdinTurn::take(execs, id).await {
                     let _ = turn.close().await;
@@ -131,7 +131,7 @@ impl DisconnectAction {
     }
 }
 
-/// A guest that is busy is asked again.
+/// Retries while the guest is busy.
 async fn kill(guest: &dyn Guest, id: &ExecId) {
     loop {
         match guest.cancel(id).await {

@@ -1,16 +1,16 @@
-//! Builds: a template made step by step, as a build file says.
+//! Builds: a template created step by step from a build file.
 //!
 //! ```text
 //!  upload ─▶ Context ─▶ Recipe ─▶ per stage: base ─▶ step, step, … ─▶ record
 //!                                              │
 //!      key known ◀── a row of `build-steps` ───┤
-//!      RUN  a throwaway sandbox of the layers so far ─▶ its volume becomes a layer
-//!      COPY an archive of what is copied ─▶ applied as a layer
+//!      RUN  a temporary sandbox on the layers so far ─▶ its volume becomes a layer
+//!      COPY an archive of the copied files ─▶ applied as a layer
 //! ```
 //!
-//! A build is its caller's: if nobody listens any more it stops. What it has come to by then is not lost,
-//! because the outcome of every step is a row that the next build finds. The sandbox of a step says of itself that
-//! it is one, so that nobody is told of it and a daemon that finds one after a crash removes it.
+//! A build belongs to its caller: it stops when nobody listens any more. Its completed steps are not lost, because the
+//! outcome of every step is a row that the next build finds. The sandbox of a step is marked as such, so that it is
+//! listed nowhere and a daemon that finds one after a crash removes it.
 
 mod bases;
 mod cache;
@@ -47,34 +47,34 @@ pub(super) use cache::{needed as cached_layers, needed_of as cached_layers_of};
 use room::Rooms;
 use steps::{Builder, Built};
 
-/// The name that a build file is looked for by.
+/// Default name of the build file.
 const BUILD_FILE: &str = "Dockerfile";
 
-/// A build as a caller asks for it.
+/// A build as requested.
 pub struct BuildDraft {
     pub name: TemplateName,
     pub project: Option<String>,
     pub audience: Audience,
-    /// An archive with the build file and all that it copies.
+    /// An archive with the build file and all files that it copies.
     pub context: Upload,
-    /// Where in it the build file is, unless at the usual place.
+    /// Path of the build file in the archive, if not the default.
     pub file: Option<String>,
-    /// What is given for `ARG`s.
+    /// Values of `ARG`s.
     pub arguments: BTreeMap<String, String>,
-    /// The stage that is wanted, unless it is the last.
+    /// The stage to build, if not the last.
     pub target: Option<String>,
     pub cache: Cache,
 }
 
-/// What becomes of steps that were carried out before.
+/// Whether cached steps are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cache {
-    /// They are not carried out again.
+    /// Cached steps are not run again.
     Used,
     PassedBy,
 }
 
-/// A build that was admitted.
+/// An admitted build.
 struct Order {
     owner: Owner,
     archive: std::fs::File,
@@ -83,13 +83,13 @@ struct Order {
     target: Option<String>,
     cache: Cache,
     events: Events,
-    /// Nobody wants it any more.
+    /// Canceled when nobody listens any more.
     unwanted: CancellationToken,
 }
 
 impl Broker {
-    /// Begins to build a template, in place of one of the same name. What is wrong with the request itself is
-    /// said at once; the rest by the build. If what is returned is dropped, it stops.
+    /// Starts building a template, replacing one of the same name. Errors of the request itself are returned at once;
+    /// all others by the build. Dropping the returned value stops the build.
     pub async fn build_template(
         &self,
         who: &Principal,
@@ -113,20 +113,20 @@ impl Broker {
         self.shared.tasks.spawn(async move {
             let result = broker.carry_out_build(&job, order).await;
             drop((job, place));
-            // Nobody may be waiting any more.
+            // The receiver may be gone.
             let _ = outcome.send(result.map(Box::new));
         });
         Ok(import)
     }
 
-    /// Ends all builds, and returns when nothing of them is left.
+    /// Stops all builds, and returns when they have ended.
     pub(crate) async fn stop_builds(&self) {
         let images = &self.shared.images;
         self.shared.detaching.cancel();
         images.builds.close().await;
     }
 
-    /// Under its name one at a time, from the intent to the end of it.
+    /// One build per name at a time, from the intent to its removal.
     async fn carry_out_build(&self, job: &Job, order: Order) -> Result<TemplateView, Error> {
         let shared = &self.shared;
         let unwanted = order.unwanted.clone();
@@ -155,7 +155,7 @@ impl Broker {
         };
         let built = job.told(built);
         rooms.clear(self).await;
-        // Not to be given up half-way: a row that names layers must be there while they are pinned.
+        // Must not be canceled half-way: a row that names layers has to be written while they are pinned.
         let made = match built {
             Ok((built, content)) => {
                 let made = self.write_down(job, content).await;
@@ -177,11 +177,11 @@ impl Broker {
         if let Err(error) = cache::trim(&self.shared).await {
             info!(%error, "cannot forget old steps of builds; it will be tried after the next");
         }
-        // Layers of a failed build, or of what it has replaced.
+        // Removes layers of a failed build, or of the template that was replaced.
         collect::soon(&self.shared);
     }
 
-    /// All steps. What is returned keeps the layers until they are written down.
+    /// Runs all steps. The returned value keeps the layers until they are recorded.
     async fn build<'a>(
         &'a self,
         job: &'a Job,
@@ -207,7 +207,7 @@ impl Broker {
     }
 }
 
-/// What the template will be.
+/// The content of the template's record.
 fn content(job: &Job, file: &str, built: Built) -> Result<Content, Error> {
     let start = built.start_up()?;
     let mut config: ImageConfig = built.scene.config().clone();
@@ -229,7 +229,7 @@ fn content(job: &Job, file: &str, built: Built) -> Result<Content, Error> {
     })
 }
 
-/// Finds the build file in what was sent, and reads it. Blocks.
+/// Finds the build file in the upload, and reads it. Blocks.
 fn read(
     archive: std::fs::File,
     file: Option<String>,

@@ -1,4 +1,4 @@
-//! A template of what a sandbox has, or had at a snapshot, above what it was made from.
+//! Captures a sandbox, or one of its snapshots, as a template: its own files on top of those it was created from.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ impl Broker {
             .await
     }
 
-    /// The same of a snapshot: nothing has to stand still for it.
+    /// The same for a snapshot, which needs no freezing.
     pub(super) async fn capture_snapshot(
         &self,
         job: &Job,
@@ -50,11 +50,11 @@ impl Broker {
         self.record_capture(job, handle, KeptLayer { id: layer, bytes }, said).await
     }
 
-    /// The name of a layer that is not there yet; what is below it stays until the pin is dropped.
+    /// The name of a new layer; the layers below are kept until the pin is dropped.
     async fn new_layer(&self, job: &Job, handle: &Handle) -> Result<(LayerId, Pin), Error> {
         job.reporter.step(ImportStep::Capturing);
         let below = super::base(&handle.meta().spec)?.layers().to_vec();
-        // There is no archive that it could be named after; no two captures are the same.
+        // There is no archive to derive a name from, and no two captures are the same.
         let layer = id_of(&Digest::of(job.id.as_str().as_bytes()));
         let images = &self.shared.images;
         let _kept = images.gate.read().await;
@@ -62,7 +62,7 @@ impl Broker {
         Ok((layer, pin))
     }
 
-    /// What a sandbox was made from, with one more layer.
+    /// A record with the sandbox's base layers and one more.
     async fn record_capture(
         &self,
         job: &Job,
@@ -94,8 +94,8 @@ impl Broker {
         Ok(layers)
     }
 
-    /// The config of the image that a sandbox was made from: whole, while its template is there, or as
-    /// much of it as the sandbox itself has kept.
+    /// The image config of the sandbox's template: complete while the template exists, otherwise the part that the
+    /// sandbox itself has stored.
     async fn config_of(&self, spec: &Spec) -> Result<Option<ImageConfig>, Error> {
         let Some(image) = spec.image() else { return Ok(None) };
         let records = self.shared.images.records.all().await?;

@@ -1,9 +1,9 @@
-//! What an import may take over without bringing it.
+//! Which layers an import may reuse without transferring them.
 //!
-//! Layers are kept once for everybody, and are known by names that anybody can write into an image. That one is there
-//! is no proof that whoever names it ever had it. So a layer is had in one of two ways: a template that its owner can
-//! use already has it, or an outcome of a step of the owner's builds; else its bytes have to be brought, and
-//! [`layer::prove`](sandkeep_image::layer::prove) says whether they are those.
+//! Layers are stored once for all owners, under names that anybody can write into an image. So naming an existing layer
+//! does not prove access to it. An owner has a layer if a template that the owner can use contains it, or if it is the
+//! outcome of a step of the owner's builds. In all other cases its bytes have to be transferred, and
+//! [`layer::prove`](sandkeep_image::layer::prove) verifies them.
 
 use std::collections::BTreeSet;
 
@@ -13,13 +13,13 @@ use crate::shared::Shared;
 use sandkeep_core::Owner;
 use sandkeep_storage::{LayerId, LayerKey};
 
-/// On whose behalf layers are taken over.
+/// The owner on whose behalf layers are reused.
 #[derive(Clone, Debug)]
 pub struct Claim {
     owner: Owner,
 }
 
-/// The layers that an owner has, as far as they are kept.
+/// The stored layers that an owner has.
 pub struct Held(BTreeSet<LayerKey>);
 
 impl Claim {
@@ -31,7 +31,7 @@ impl Claim {
         &self.owner
     }
 
-    /// What need not be brought.
+    /// The layers that need not be transferred.
     pub async fn held(&self, shared: &Shared) -> Result<Held, Error> {
         let records = shared.images.records.all().await?.into_iter();
         let usable = records.filter(|(whose, _)| whose.includes(&self.owner));

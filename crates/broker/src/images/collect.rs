@@ -1,8 +1,8 @@
-//! Which layers are needed: those of records, of sandboxes, of steps that builds need not repeat, and of imports under
-//! way. The others go.
+//! Garbage collection of layers. Layers of records, sandboxes, cached build steps and imports in progress are kept; all
+//! others are removed.
 //!
-//! A layer is removed while nobody can begin to need one (the gate is held), and only if it is known of
-//! every volume what it stands on: a sandbox that cannot be read now may be readable later.
+//! A layer is removed only while no task can start to use one (the gate is held), and only if the base of every volume
+//! is known: a sandbox that cannot be read now may be readable later.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::shared::Shared;
 use sandkeep_core::{SandboxId, failpoint};
 use sandkeep_storage::{LayerId, LayerKey};
 
-/// Collects in the background: nobody waits for disk space that is given back.
+/// Collects in the background, because nobody waits for the freed space.
 pub fn soon(shared: &Arc<Shared>) {
     let shared = Arc::clone(shared);
     shared.tasks.clone().spawn(async move {
@@ -25,7 +25,7 @@ pub fn soon(shared: &Arc<Shared>) {
     });
 }
 
-/// Removes all layers that nobody needs, one at a time, so that nobody waits long for the gate.
+/// Removes all unused layers, one at a time, so that the gate is never held for long.
 pub async fn collect(shared: &Shared) -> Result<(), Error> {
     while !shared.closing.is_cancelled() {
         let _alone = shared.images.gate.write().await;
@@ -37,7 +37,7 @@ pub async fn collect(shared: &Shared) -> Result<(), Error> {
     Ok(())
 }
 
-/// One layer that nobody needs, if that can be known.
+/// One unused layer, if this can be determined.
 async fn unneeded(shared: &Shared) -> Result<Option<LayerKey>, Error> {
     let kept = shared.storage.layers().await?;
     if kept.is_empty() {
@@ -47,7 +47,7 @@ async fn unneeded(shared: &Shared) -> Result<Option<LayerKey>, Error> {
     Ok(kept.into_iter().find(|layer| !needed.contains(layer)))
 }
 
-/// `None` if something is there of which it cannot be said what it needs.
+/// `None` if the needs of some record or volume cannot be determined.
 async fn needed(shared: &Shared) -> Result<Option<BTreeSet<LayerKey>>, Error> {
     let Some(records) = shared.images.records.all_or_none().await? else {
         debug!("a template's record cannot be read; no layer is removed");

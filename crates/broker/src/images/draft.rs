@@ -1,6 +1,6 @@
-//! What an import or a build may put into the pool while it is under way. A layer is known to be too large only when all
-//! of it is written; so its draft is bounded while it is written: by what the quotas of its owner leave, all drafts of
-//! that owner taken together, and by the critical mark of the pool.
+//! Bounds for layers while they are written. The size of a layer is known only when it is complete, so its draft is
+//! bounded during writing: by what remains of the owner's quotas (all drafts of the owner together), and by the
+//! critical mark of the pool.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,21 +15,21 @@ use sandkeep_core::ledger::{Over, Reservation};
 use sandkeep_core::{TemplateName, limits};
 use sandkeep_image::layer::Room;
 
-/// The room of one import or build.
+/// The space of one import or build.
 pub struct DraftRoom {
     pool: PoolRoom,
-    /// `None` for templates that are nobody's.
+    /// `None` for shared templates.
     quota: Option<Reservation>,
     entries: AtomicU64,
 }
 
-/// Room in the pool, as long as it is not critically full.
+/// Space in the pool, as long as it is not critically full.
 pub struct PoolRoom {
     shared: Arc<Shared>,
-    /// Bytes that were written since somebody looked, and in all.
+    /// Bytes written since the last check, and in total.
     unseen: AtomicU64,
     written: AtomicU64,
-    /// What was free at first.
+    /// Free space at the beginning.
     first: OnceLock<u64>,
     refused: OnceLock<Over>,
 }
@@ -52,13 +52,13 @@ impl DraftRoom {
         Arc::new(Self { pool, quota, entries: AtomicU64::new(0) })
     }
 
-    /// For whoever writes a layer.
+    /// For the writer of a layer.
     pub fn as_room(self: &Arc<Self>) -> Room {
         let room = Arc::clone(self);
         Room::asking(move |bytes, entries| room.take(bytes, entries).map_err(full))
     }
 
-    /// Takes room for what is written next. Blocks now and then.
+    /// Reserves space for the next write. Blocks now and then.
     fn take(&self, bytes: u64, entries: u64) -> Result<(), Over> {
         self.pool.take(bytes)?;
         let before = self.entries.fetch_add(entries, Ordering::Relaxed);
@@ -67,7 +67,7 @@ impl DraftRoom {
         self.hold(bytes + files * limits::DRAFT_ENTRY_BYTES)
     }
 
-    /// The same of what a sandbox has: it is in the pool already, and only becomes somebody's template.
+    /// The same for a sandbox's files: they are in the pool already, and are only attributed to a template.
     pub fn hold(&self, bytes: u64) -> Result<(), Over> {
         self.quota.as_ref().map_or(Ok(()), |quota| quota.take(bytes))
     }
@@ -106,7 +106,7 @@ impl PoolRoom {
         Self { shared, unseen, written, first: OnceLock::new(), refused: OnceLock::new() }
     }
 
-    /// For whoever writes into a volume.
+    /// For the writer of a volume.
     pub fn as_room(self: &Arc<Self>) -> Room {
         let room = Arc::clone(self);
         Room::asking(move |bytes, _| room.take(bytes).map_err(full))
@@ -147,7 +147,7 @@ fn full(over: Over) -> io::Error {
     io::Error::new(io::ErrorKind::StorageFull, over)
 }
 
-/// What somebody is told who had to stop: the limit itself, rather than what went wrong because of it.
+/// Replaces an error with the limit that caused it.
 pub fn told<T>(result: Result<T, Error>, refused: Option<Over>) -> Result<T, Error> {
     result.map_err(|error| refused.map_or(error, Error::from))
 }

@@ -1,5 +1,5 @@
-//! An import: from a source, or a sandbox, to a record. Once it is admitted it goes on to its end, whether or
-//! not anybody waits; only the end of the daemon ends it, and then nothing of it is to be seen.
+//! An import: from a source, or a sandbox, to a record. Once it is admitted it continues to its end, whether or not
+//! anybody waits. Only the daemon's shutdown stops it, and then it leaves nothing behind.
 
 use std::sync::Arc;
 
@@ -23,21 +23,21 @@ use sandkeep_image::{
     source::Source,
 };
 
-/// An import that was admitted.
+/// An admitted import.
 pub struct Job {
     pub id: ImportId,
     pub whose: Whose,
     pub claim: Claim,
     pub name: TemplateName,
     pub reporter: Reporter,
-    /// What it may put into the pool.
+    /// The space that it may use in the pool.
     pub room: Arc<DraftRoom>,
-    /// What its owner has taken for it of the host's disk.
+    /// The space reserved for it on the host's disk from the owner's quota.
     pub space: Arc<Reservation>,
 }
 
 impl Job {
-    /// The limit that stopped it, if one did, rather than what went wrong because of it.
+    /// Replaces an error with the limit that caused it, if one did.
     pub fn told<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
         let refused = self.room.refused().or_else(|| self.space.refused());
         draft::told(result, refused)
@@ -45,8 +45,8 @@ impl Job {
 }
 
 impl Broker {
-    /// Begins to make a template, in place of one of the same name. What is wrong with the request itself is
-    /// said at once; the rest by the import.
+    /// Starts creating a template, replacing one of the same name. Errors of the request itself are returned at once;
+    /// all others by the import.
     pub async fn import_template(
         &self,
         who: &Principal,
@@ -73,13 +73,13 @@ impl Broker {
                 }),
             };
             drop((job, place));
-            // Nobody may be waiting any more.
+            // The receiver may be gone.
             let _ = outcome.send(result.map(Box::new));
         });
         Ok(import)
     }
 
-    /// Whether this principal may make a template of this name.
+    /// Whether this principal may create a template with this name.
     pub fn may_import(
         &self,
         who: &Principal,
@@ -109,7 +109,7 @@ impl Broker {
         }
     }
 
-    /// Under its name one at a time, from the intent to the end of it.
+    /// One import per name at a time, from the intent to its removal.
     async fn carry_out(&self, job: &Job, opened: Opened) -> Result<TemplateView, Error> {
         let shared = &self.shared;
         let _alone = shared.images.names.join(record::key(&job.whose, &job.name)).await;
@@ -147,7 +147,7 @@ impl Broker {
         if let Err(error) = &made {
             info!(name = %job.name, error = with_causes(error), "an import failed");
         }
-        // Layers of a failed import, or of what it has replaced.
+        // Removes layers of a failed import, or of the template that was replaced.
         collect::soon(shared);
         Ok(view(&job.whose, made?))
     }
@@ -171,7 +171,7 @@ impl Broker {
         self.write_down(job, content).await
     }
 
-    /// The last step: from here on it is there. The layers are pinned until then.
+    /// The last step: from here on the template exists. The layers are pinned until then.
     pub(super) async fn write_down(&self, job: &Job, content: Content) -> Result<Record, Error> {
         job.reporter.step(ImportStep::Recording);
         let record = Record::new(content, self.shared.clock.wall());

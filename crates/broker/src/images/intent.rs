@@ -1,5 +1,5 @@
-//! That an import is under way, written down before it does anything. What a crash left of one is known by
-//! its intent: layers that nobody needs, and a sandbox that stands still.
+//! The intent of an import, written before any effect. After a crash it identifies what was left: unused layers, and a
+//! frozen sandbox.
 
 use std::sync::Arc;
 
@@ -19,15 +19,15 @@ const IMPORTS: &str = "template-imports";
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Intent {
     pub name: TemplateName,
-    /// The one that becomes a template, and that may be frozen for it.
+    /// The sandbox that becomes a template, and that may be frozen for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxId>,
-    /// The node that imports it; `None` in what an earlier version wrote.
+    /// The node that runs the import; `None` in rows of an earlier version.
     #[serde(default)]
     pub node: Option<String>,
 }
 
-/// An intent that is written.
+/// A written intent.
 pub struct Begun {
     key: Key,
     revision: Revision,
@@ -43,7 +43,7 @@ impl Intent {
 }
 
 impl Begun {
-    /// It has come to its end, whichever. What cannot be removed is, at the next start.
+    /// The import has ended. If the intent cannot be removed now, the next start removes it.
     pub async fn over(self, store: &dyn StateStore) {
         if let Err(error) = rows::remove(store, &self.key, Some(self.revision)).await {
             warn!(%error, "cannot remove the intent of an import");
@@ -51,7 +51,7 @@ impl Begun {
     }
 }
 
-/// Ends the imports that an earlier daemon left, and removes what nobody needs. Before anybody can begin one.
+/// Ends the imports of an earlier daemon and removes unused layers. Runs before any new import can start.
 pub async fn sweep(shared: &Arc<Shared>) -> Result<(), StoreError> {
     let store = shared.images.records.store();
     for entry in store.list(&Prefix::new([IMPORTS])).await?.entries {

@@ -1,5 +1,5 @@
-//! Taking over the layers of an image, the lowest first. What has to be brought from elsewhere is, several at
-//! once, while those before are unpacked.
+//! Stores the layers of an image, lowest first. Missing layers are fetched, several at once, while earlier ones are
+//! unpacked.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,7 +26,7 @@ use sandkeep_storage::{LayerDraft, LayerId, StorageError, Whiteouts};
 use sandkeep_store::Key;
 use sandkeep_tree::digest::Digest;
 
-/// Layers that are kept, and that stay until this is dropped.
+/// Stored layers, pinned until this is dropped.
 pub struct Taken {
     pub layers: Vec<KeptLayer>,
     _pins: Vec<Pin>,
@@ -34,7 +34,7 @@ pub struct Taken {
 
 type Opened = Result<Box<dyn Read + Send>, ImageError>;
 
-/// Layers on their way here, each at its place.
+/// Layers being fetched, each at its position.
 struct Fetching(Vec<Option<AbortOnDropHandle<Opened>>>);
 
 impl Broker {
@@ -52,7 +52,7 @@ impl Broker {
         Ok(taken)
     }
 
-    /// Begins to bring those that the owner does not have.
+    /// Starts fetching the layers that the owner does not have.
     async fn fetch(&self, job: &Job, layers: &[Layer]) -> Result<Fetching, Error> {
         let shared = &self.shared;
         let held = job.claim.held(shared).await?;
@@ -79,7 +79,7 @@ impl Broker {
         Ok(fetching)
     }
 
-    /// Keeps one layer, under a name that depends on what is below only if it does itself.
+    /// Stores one layer. Its name depends on the layers below only if its content does.
     pub(super) async fn take_layer(
         &self,
         job: &Job,
@@ -91,11 +91,11 @@ impl Broker {
         let shared = &self.shared;
         let [alone, leaning] = names(below, &layer.diff_id);
         for id in [&alone, &leaning] {
-            // Not while somebody removes layers: it may be among them.
+            // Not while layers are being removed: this may be one of them.
             let _kept = shared.images.gate.read().await;
             pins.push(shared.images.pins.set([below, std::slice::from_ref(id)].concat()));
         }
-        // Of those who need the same layer, the first makes it and the others find it made.
+        // If several imports need the same layer, the first one stores it and the others reuse it.
         let _only = shared.images.layers.join(Key::new([alone.as_str()])).await;
         if self.is_kept(below, &leaning).await? {
             return self.take_kept(job, below, leaning, layer, fetched).await;
@@ -114,7 +114,7 @@ impl Broker {
         failpoint!("template.after_applied");
         let id = match (applied.stands, draft.whiteouts) {
             (Stands::OnWhatIsBelow, Whiteouts::Overlay) => leaning,
-            // Where the draft holds all that is below, its name already says so.
+            // If the draft contains everything below, its name already says so.
             (Stands::Alone, _) | (Stands::OnWhatIsBelow, Whiteouts::Remove) => alone,
         };
         if let Some(key) = shared.storage.layer_key(&[below, std::slice::from_ref(&id)].concat()) {
@@ -132,7 +132,7 @@ impl Broker {
         Ok(key.is_some_and(|key| kept.contains(&key)))
     }
 
-    /// A layer that somebody has brought before: by its name for those who have it, for all others by its bytes.
+    /// A layer that is already stored: owners that have it get it by name, all others by its bytes.
     async fn take_kept(
         &self,
         job: &Job,
@@ -222,7 +222,7 @@ fn say_what_is_not_kept(job: &Job, applied: &Applied) {
     }
 }
 
-/// Tells how much of all layers together is here.
+/// Reports how much of all layers is here.
 fn fetched(
     reporter: &Reporter,
     done: &Arc<[AtomicU64]>,
@@ -237,7 +237,7 @@ fn fetched(
     })
 }
 
-/// A blob that reads no more once the daemon ends.
+/// A blob reader that stops when the daemon shuts down.
 pub struct Abandoned {
     blob: Box<dyn Read + Send>,
     by: CancellationToken,
@@ -264,12 +264,12 @@ fn open_directory(path: &Path) -> io::Result<OwnedFd> {
     Ok(openat(CWD, path, flags, Mode::empty())?)
 }
 
-/// As the storage names the layer.
+/// The storage's id of a layer.
 pub fn id_of(diff_id: &Digest) -> LayerId {
     diff_id.to_string().parse().expect("a digest is written as layers are named")
 }
 
-/// What a layer is kept as: where it needs nothing of those below, and where it does.
+/// The two names of a layer: one if it is independent of the layers below, one if it is not.
 fn names(below: &[LayerId], diff_id: &Digest) -> [LayerId; 2] {
     [id_of(diff_id), id_of(&layer::id_above(&digests_of(below), diff_id))]
 }
@@ -281,7 +281,7 @@ fn digests_of(layers: &[LayerId]) -> Vec<Digest> {
 
 fn inapplicable(error: LayerError) -> Error {
     match error {
-        // It is this machine that cannot, not the image that is wrong.
+        // The failure is on this machine; the image is fine.
         LayerError::Write { path, source } => Error::Storage(StorageError::Io {
             storage: "layer",
             what: format!("write {path}"),

@@ -1,5 +1,5 @@
-//! From what a caller names to a source that can be read. A path of the host is only for the daemon's own user,
-//! or beneath a directory that its operator has opened for all; it is resolved once, and held by descriptor.
+//! Opens the source that a caller names. A host path is allowed only for the daemon's own user, or below a directory
+//! that the operator has opened for all (`source_roots`). It is resolved once, and held by file descriptor.
 
 use std::fs::File;
 use std::io;
@@ -27,7 +27,7 @@ use sandkeep_image::{
     },
 };
 
-/// What a template is to be made of.
+/// The source of a template.
 pub enum TemplateSource {
     Path {
         kind: PathKind,
@@ -40,30 +40,30 @@ pub enum TemplateSource {
         reference: Reference,
         credentials: Option<Credentials>,
     },
-    /// As it is now, or was at a snapshot.
+    /// Its current state, or one of its snapshots.
     Sandbox {
         id: SandboxId,
         snapshot: Option<SnapshotName>,
     },
 }
 
-/// What is expected at a path.
+/// The expected content of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathKind {
-    /// A directory with the root of a system.
+    /// A directory with a root file system.
     Dir,
-    /// An archive of one, compressed or not.
+    /// An archive of a root file system, compressed or not.
     Tar,
-    /// A layout of OCI, as a directory or an archive.
+    /// An OCI layout, as a directory or an archive.
     Oci,
     /// Output of `docker save`.
     DockerArchive,
-    /// Whichever of these it is.
+    /// Any of these.
     Any,
 }
 
 pub enum Opened {
-    /// What it is shows when it is read.
+    /// The format is detected when it is read.
     Given {
         given: Given,
         kind: PathKind,
@@ -116,7 +116,7 @@ pub async fn open(
     Ok((opened, space))
 }
 
-/// Opens a path that a caller names, as far as it may.
+/// Opens a path that a caller names, if that is allowed.
 pub async fn open_host_path(
     shared: &Shared,
     path: PathBuf,
@@ -130,7 +130,7 @@ pub async fn open_host_path(
     opened.map_err(|_| Error::ShuttingDown)?
 }
 
-/// Opens a path, whole or beneath one of the roots.
+/// Opens a path, unrestricted or below one of the roots.
 fn open_path(path: &Path, roots: Option<&[PathBuf]>) -> Result<File, Error> {
     let unreadable = |source: io::Error| Error::SourceInvalid {
         problem: format!("cannot read {}: {source}", path.display()),
@@ -148,13 +148,13 @@ fn open_path(path: &Path, roots: Option<&[PathBuf]>) -> Result<File, Error> {
     let (root, rest) = beneath.ok_or_else(forbidden)?;
     match open_beneath(root, rest) {
         Ok(file) => Ok(file.into()),
-        // It leads out by a link or by dots.
+        // It leaves the root through a link or `..`.
         Err(error) if error.raw_os_error() == Some(libc::EXDEV) => Err(forbidden()),
         Err(error) => Err(unreadable(error)),
     }
 }
 
-/// A pipe is not waited for.
+/// Opening must not block on a FIFO.
 const FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NOCTTY).union(OFlags::NONBLOCK);
 
@@ -177,7 +177,7 @@ fn given(file: File) -> Result<Given, Error> {
 }
 
 impl PathKind {
-    /// Whether this is what was expected.
+    /// Whether this form was expected.
     fn admits(self, form: Form) -> bool {
         match self {
             Self::Any => true,
@@ -188,7 +188,7 @@ impl PathKind {
         }
     }
 
-    /// Finds out what was given, by reading all of it, and whether it is that.
+    /// Detects the format by reading all of the source, and checks that it is the expected one.
     pub(super) async fn recognize(
         self,
         shared: &Arc<Shared>,
@@ -216,7 +216,7 @@ impl PathKind {
     }
 }
 
-/// Where files are that nobody sees, for which their owner has this space.
+/// A directory for unnamed temporary files, within the space reserved by their owner.
 pub async fn spool(shared: &Arc<Shared>, space: &Arc<Reservation>) -> Result<SpoolDir, Error> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let open = move |data: &DataDir| Ok(openat(CWD, data.path(), flags, Mode::empty())?);

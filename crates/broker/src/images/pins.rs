@@ -1,4 +1,4 @@
-//! Layers that imports under way are about to need. A pin is set before the first of them is looked for.
+//! Layers that imports in progress are about to use. A pin is set before its first layer is looked up.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -7,7 +7,7 @@ use sandkeep_storage::LayerId;
 #[derive(Clone, Default)]
 pub struct Pins(Arc<Mutex<Vec<Arc<[LayerId]>>>>);
 
-/// Keeps layers, the lowest first, from being collected until it is dropped.
+/// Keeps layers (lowest first) from being collected until it is dropped.
 pub struct Pin {
     pins: Pins,
     layers: Arc<[LayerId]>,
@@ -15,7 +15,7 @@ pub struct Pin {
 
 impl Pins {
     fn all(&self) -> MutexGuard<'_, Vec<Arc<[LayerId]>>> {
-        // Nothing panics while it holds the lock.
+        // No code panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,4 +1,4 @@
-//! How far an import is, for whoever wants to know. It goes on whether or not anybody does.
+//! The progress of an import. The import continues whether or not anybody listens.
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -11,22 +11,22 @@ use sandkeep_core::limits;
 use sandkeep_guestlink::OutputStream;
 use sandkeep_image::image::Progress;
 
-/// What an import does.
+/// What an import is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ImportStep {
-    /// Another import under the same name, or of the same layer, comes first.
+    /// Waiting for another import under the same name, or of the same layer.
     #[default]
     Waiting,
-    /// Finds out what the image is.
+    /// Reading the image's metadata.
     Reading,
-    /// Brings a layer here.
+    /// Fetching a layer.
     Fetching,
-    /// Unpacks a layer.
+    /// Unpacking a layer.
     Unpacking,
-    /// Makes a layer of what a sandbox has.
+    /// Capturing a sandbox's files as a layer.
     Capturing,
-    /// Writes it down.
+    /// Writing the record.
     Recording,
 }
 
@@ -34,17 +34,17 @@ pub enum ImportStep {
 #[schema(as = TemplateImportProgress)]
 pub struct ImportProgress {
     pub step: ImportStep,
-    /// Which layer it is at, from 1; 0 before the first.
+    /// The current layer, from 1; 0 before the first.
     pub layer: usize,
-    /// How many there are; 0 before that is known.
+    /// The number of layers; 0 while unknown.
     pub layers: usize,
-    /// Of this step and this layer.
+    /// Bytes done of this step and this layer.
     pub done_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_bytes: Option<u64>,
 }
 
-/// The one who tells.
+/// The sending side.
 #[derive(Clone)]
 pub struct Reporter(watch::Sender<ImportProgress>);
 
@@ -61,7 +61,7 @@ impl Reporter {
         self.0.send_replace(progress);
     }
 
-    /// How much of all layers together is here. It is told only while somebody waits for one.
+    /// How much of all layers is here. Reported only while the import waits for one.
     pub fn fetched(&self, done_bytes: u64, total_bytes: u64) {
         self.0.send_if_modified(|progress| {
             if progress.step == ImportStep::Fetching {
@@ -71,7 +71,7 @@ impl Reporter {
         });
     }
 
-    /// Begins a step of so many bytes, and gives what is to be told of them.
+    /// Starts a step of this many bytes, and returns the counter for them.
     pub fn bytes(&self, step: ImportStep, total_bytes: Option<u64>) -> Progress {
         self.step(step);
         self.0.send_modify(|progress| progress.total_bytes = total_bytes);
@@ -82,7 +82,7 @@ impl Reporter {
     }
 }
 
-/// That a build has come to a step.
+/// A build has reached a step.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 pub struct BuildStep {
     /// From 1.
@@ -90,22 +90,22 @@ pub struct BuildStep {
     pub steps: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stage: Option<String>,
-    /// Of the build file.
+    /// Line in the build file.
     pub line: usize,
-    /// As it was written, in one line.
+    /// As written, on one line.
     pub instruction: String,
-    /// Whether its outcome is that of an earlier build.
+    /// Whether the result comes from an earlier build.
     pub cached: bool,
 }
 
-/// What a build says besides how far it is. Whoever follows it sets its pace.
+/// Events of a build besides its progress. The receiver sets the pace.
 #[derive(Debug)]
 enum BuildEvent {
     Step(BuildStep),
     Output { stream: OutputStream, data: Bytes },
 }
 
-/// The one who tells of a build.
+/// The sending side of a build's events.
 pub struct Events(mpsc::Sender<BuildEvent>);
 
 impl Events {
@@ -123,7 +123,7 @@ impl Events {
     }
 }
 
-/// What whoever follows an import or a build is told.
+/// An item of an import's or a build's event stream.
 #[derive(Debug)]
 pub enum Told {
     Progress(ImportProgress),
@@ -132,16 +132,16 @@ pub enum Told {
     Done(Result<Box<TemplateView>, Error>),
 }
 
-/// An import that was begun.
+/// An import that was started.
 pub struct Import {
     progress: watch::Receiver<ImportProgress>,
     outcome: Option<oneshot::Receiver<Result<Box<TemplateView>, Error>>>,
     next_at: Instant,
-    /// Of a build, which ends if nobody has this any more.
+    /// For builds, which stop when this is dropped.
     build: Option<(mpsc::Receiver<BuildEvent>, DropGuard)>,
 }
 
-/// The end of an import, to be told once.
+/// The result of an import, sent once.
 pub type Outcome = oneshot::Sender<Result<Box<TemplateView>, Error>>;
 
 impl Import {
@@ -153,7 +153,7 @@ impl Import {
         (import, Reporter(sender), outcome)
     }
 
-    /// A build: the same, with what it says, and with what tells it that nobody listens.
+    /// A build: the same, with its events, and a token that is canceled when nobody listens.
     pub fn begin_build() -> (Self, Reporter, Outcome, Events, CancellationToken) {
         let (import, reporter, outcome) = Self::begin();
         let (events, listener) = mpsc::channel(limits::BUILD_EVENTS_MAX);
@@ -162,7 +162,7 @@ impl Import {
         (Self { build, ..import }, reporter, outcome, Events(events), unwanted)
     }
 
-    /// Waits for the end.
+    /// Waits for the result.
     pub async fn done(mut self) -> Result<Box<TemplateView>, Error> {
         loop {
             match self.next().await {
@@ -173,7 +173,7 @@ impl Import {
         }
     }
 
-    /// What is new, now and then; `None` after the end was told.
+    /// The next event; `None` after the result.
     pub async fn next(&mut self) -> Option<Told> {
         let outcome = self.outcome.as_mut()?;
         let progress = &mut self.progress;
@@ -187,14 +187,14 @@ impl Import {
         let changed = async {
             pause.await;
             if progress.changed().await.is_err() {
-                // The end is told by the other half.
+                // The other branch reports the end.
                 std::future::pending::<()>().await;
             }
             *progress.borrow_and_update()
         };
         tokio::select! {
             biased;
-            // All that a build says it says before its end.
+            // A build sends all its events before its result.
             Some(event) = said => Some(match event {
                 BuildEvent::Step(step) => Told::Step(step),
                 BuildEvent::Output { stream, data } => Told::Output { stream, data },

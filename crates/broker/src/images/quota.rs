@@ -1,5 +1,5 @@
-//! How many templates an organization and a user may have, and how much these may hold. What counts is what the
-//! records say: those for everybody are nobody's, and a layer of several counts once.
+//! Quotas: how many templates an organization and a user may have, and how large these may be. The records are the
+//! basis: shared templates belong to nobody, and a layer of several templates counts once.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use crate::policy::{Quota, Quotas};
 use sandkeep_core::{Owner, TemplateName, limits};
 use sandkeep_storage::LayerId;
 
-/// A template that is about to be there.
+/// A template that is about to be created.
 #[derive(Clone, Copy)]
 pub struct Coming<'a> {
     pub owner: &'a Owner,
-    /// One that it would take the place of counts no more.
+    /// The template that it would replace does not count.
     pub name: &'a TemplateName,
-    /// `None` as long as nobody knows what it will hold.
+    /// `None` while its content is unknown.
     pub record: Option<&'a Record>,
 }
 
-/// Whether there may be one more.
+/// Whether one more template is allowed.
 pub fn check(quotas: &Quotas, all: &[(Whose, Record)], coming: Coming<'_>) -> Result<(), Error> {
     let owner = coming.owner;
     let same_organization = |other: &Owner| other.organization == owner.organization;
@@ -28,7 +28,7 @@ pub fn check(quotas: &Quotas, all: &[(Whose, Record)], coming: Coming<'_>) -> Re
     within(&quotas.user, "user", all, coming, same_user)
 }
 
-/// How many bytes the templates of an organization and of a user hold, without the one that is coming.
+/// The total size of an organization's and a user's templates, without the one that is about to be created.
 pub fn used(all: &[(Whose, Record)], coming: Coming<'_>) -> [u64; 2] {
     let owner = coming.owner;
     let same_organization = |other: &Owner| other.organization == owner.organization;
@@ -39,7 +39,7 @@ pub fn used(all: &[(Whose, Record)], coming: Coming<'_>) -> [u64; 2] {
     ]
 }
 
-/// The records that count beside one that is coming.
+/// The records that count beside the new one.
 fn others<'a>(
     all: &'a [(Whose, Record)],
     coming: Coming<'_>,
@@ -83,7 +83,7 @@ fn within(
     }
 }
 
-/// Of all layers, each once.
+/// The size of all layers, each counted once.
 fn bytes<'a>(records: impl Iterator<Item = &'a Record>) -> u64 {
     let layers: BTreeMap<&LayerId, u64> =
         records.flat_map(|record| &record.layers).map(|layer| (&layer.id, layer.bytes)).collect();

@@ -1,4 +1,4 @@
-//! What is written down of a template: one row, under its owner's name or among those for everybody.
+//! The record of a template: one row, under its owner's name or among the shared ones.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ const SHARED: &str = "shared";
 
 const VERSION: u32 = 1;
 
-/// Who can make sandboxes from a template.
+/// Who can create sandboxes from a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whose {
     Own(Owner),
@@ -32,7 +32,7 @@ impl Whose {
         }
     }
 
-    /// Whether sandboxes of this owner can be made from it.
+    /// Whether this owner can create sandboxes from it.
     pub fn includes(&self, owner: &Owner) -> bool {
         match self {
             Self::Own(own) => own == owner,
@@ -46,17 +46,17 @@ pub struct Record {
     version: u32,
     pub name: TemplateName,
     pub digest: String,
-    /// Where it came from, in words.
+    /// Its source, in words.
     pub source: String,
-    /// The lowest first.
+    /// Lowest first.
     pub layers: Vec<KeptLayer>,
     /// The built-in template that shows through.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over: Option<String>,
-    /// What the image says for itself, if it does.
+    /// The image's config, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<ImageConfig>,
-    /// What runs in every sandbox of it from the creation on.
+    /// The program that runs in every sandbox from its creation on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<StartUp>,
     pub created_at: jiff::Timestamp,
@@ -65,11 +65,11 @@ pub struct Record {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptLayer {
     pub id: LayerId,
-    /// Of its files, when it was applied.
+    /// Size of its files when it was applied.
     pub bytes: u64,
 }
 
-/// All of a record but when it was made.
+/// A record without its creation time.
 pub struct Content {
     pub name: TemplateName,
     pub digest: String,
@@ -95,7 +95,7 @@ impl Record {
     }
 }
 
-/// The name of a template in the store: whatever the strings hold, no two owners' can be the same.
+/// The key of a template in the store. No two owners' keys can be equal, whatever their strings contain.
 pub fn key(whose: &Whose, name: &TemplateName) -> Key {
     match whose {
         Whose::Own(Owner { organization, user, project }) => {
@@ -110,7 +110,7 @@ pub struct Records {
     store: Arc<dyn StateStore>,
 }
 
-/// A record that would not fit the store.
+/// A record that exceeds the store's size limit.
 #[derive(Debug, thiserror::Error)]
 #[error("its description has {bytes} bytes, more than {}", limits::STORE_VALUE_MAX_BYTES)]
 pub struct TooLong {
@@ -141,20 +141,20 @@ impl Records {
         Ok(listing.entries.into_iter().filter_map(read).collect())
     }
 
-    /// All records, or none if one of them cannot be read.
+    /// All records, or `None` if one of them cannot be read.
     pub async fn all_or_none(&self) -> Result<Option<Vec<(Whose, Record)>>, StoreError> {
         let listing = self.store.list(&Prefix::new([TEMPLATES])).await?;
         Ok(listing.entries.into_iter().map(read).collect())
     }
 
-    /// How many bytes a layer has, as whoever applied it found.
+    /// The size of a layer, as measured when it was applied.
     pub async fn bytes_of(&self, id: &LayerId) -> Result<Option<u64>, StoreError> {
         let records = self.all().await?;
         let mut layers = records.iter().flat_map(|(_, record)| &record.layers);
         Ok(layers.find(|layer| layer.id == *id).map(|layer| layer.bytes))
     }
 
-    /// Writes a record, in place of one of the same name.
+    /// Writes a record, replacing one of the same name.
     pub async fn put(&self, whose: &Whose, record: &Record) -> Result<(), StoreError> {
         rows::replace(&*self.store, &key(whose, &record.name), encode(record)).await.map(|_| ())
     }
@@ -168,7 +168,7 @@ fn encode(record: &Record) -> Vec<u8> {
     serde_json::to_vec(record).expect("a record holds only strings, numbers and maps of strings")
 }
 
-/// Whether the store would take it.
+/// Whether the store would accept it.
 pub fn check_len(record: &Record) -> Result<(), TooLong> {
     match encode(record).len() {
         bytes if bytes > limits::STORE_VALUE_MAX_BYTES => Err(TooLong { bytes }),
@@ -176,7 +176,7 @@ pub fn check_len(record: &Record) -> Result<(), TooLong> {
     }
 }
 
-/// A row that cannot be read names nothing that could be used; it is left alone.
+/// An unreadable row names nothing usable; it is left alone.
 fn read(entry: Entry) -> Option<(Whose, Record)> {
     let segments = entry.key.segments();
     let words: Vec<&str> = segments.iter().map(String::as_str).collect();

@@ -1,5 +1,4 @@
-//! What the name of a template means to whoever makes a sandbox: an own template, a shared one, a built-in
-//! one, in this order.
+//! Resolves a template name for a new sandbox: first the owner's templates, then shared ones, then built-in ones.
 
 use std::sync::Arc;
 
@@ -13,21 +12,21 @@ use sandkeep_image::{ImageTemplate, Template, image::ImageConfig};
 use sandkeep_runtime::Capabilities;
 use sandkeep_storage::{Base, StorageError};
 
-/// The user of an image that names none. By number, because it may name nobody at all.
+/// The user of an image that sets none. Numeric, because the image may have no such name.
 const IMAGE_USER: &str = "0";
-/// The only one there is where a runtime cannot have several.
+/// The only user, if a runtime cannot have several.
 pub const ONLY_USER: &str = "1000";
 
-/// The template of a sandbox that is about to be made.
+/// The template of a sandbox that is about to be created.
 pub struct Chosen<'a> {
     pub template: Arc<dyn Template>,
     image: Option<Box<Record>>,
-    /// Its layers stay at least until this is dropped; by then the sandbox must be known.
+    /// Its layers are kept at least until this is dropped; by then the sandbox must be recorded.
     _kept: Option<RwLockReadGuard<'a, ()>>,
 }
 
 impl Chosen<'_> {
-    /// The spec of a sandbox that is made from it.
+    /// The spec of a sandbox that is created from it.
     pub fn pin(&self, spec: Spec, can: &Capabilities) -> Spec {
         match &self.image {
             None => spec,
@@ -59,7 +58,7 @@ fn defaults(config: &ImageConfig, can: &Capabilities) -> ImageDefaults {
 }
 
 impl Shared {
-    /// The template of this name for a sandbox of this owner; the first built-in one if there is no name.
+    /// The template of this name for a sandbox of this owner; without a name, the first built-in one.
     pub async fn choose_template(
         &self,
         owner: &Owner,
@@ -69,7 +68,7 @@ impl Shared {
             None => self.templates.first(),
             Some(name) => self.templates.iter().find(|template| template.name() == name),
         };
-        // A built-in name cannot be given to another, so nobody need look further.
+        // Built-in names are reserved, so the search ends here.
         if let Some(template) = built_in {
             return Ok(Chosen { template: Arc::clone(template), image: None, _kept: None });
         }
@@ -83,12 +82,12 @@ impl Shared {
         Ok(Chosen { template, image: Some(Box::new(record)), _kept: Some(kept) })
     }
 
-    /// All layers stay until this is dropped; by then whoever needs them must be known.
+    /// All layers are kept until this is dropped; by then their users must be recorded.
     pub async fn keep_layers(&self) -> RwLockReadGuard<'_, ()> {
         self.images.gate.read().await
     }
 
-    /// The template that a sandbox was made from.
+    /// The template that a sandbox was created from.
     pub fn template_of(&self, spec: &Spec) -> Result<Arc<dyn Template>, Error> {
         match spec.image() {
             None => self.built_in(spec.template()),
@@ -109,13 +108,13 @@ impl Shared {
         self.templates.iter().find(|t| t.name() == name).cloned().ok_or_else(unknown)
     }
 
-    /// The record that a name means to this owner; one without a tag also means the latest.
+    /// The record that a name means to this owner; a name without a tag also matches `latest`.
     pub(super) async fn record_of(
         &self,
         owner: &Owner,
         name: &str,
     ) -> Result<Option<(Whose, Record)>, Error> {
-        // What is no name names nothing.
+        // A malformed name matches nothing.
         let Ok(name) = name.parse::<TemplateName>() else { return Ok(None) };
         for whose in [Whose::Own(owner.clone()), Whose::Shared] {
             for name in std::iter::once(name.clone()).chain(name.latest()) {
@@ -127,7 +126,7 @@ impl Shared {
         Ok(None)
     }
 
-    /// All names that mean something to this owner.
+    /// All names that this owner can use.
     async fn template_names(&self, owner: &Owner) -> Result<Vec<String>, Error> {
         let built_in = self.templates.iter().map(|template| template.name().to_owned());
         let mut names: Vec<String> = built_in.collect();
@@ -140,7 +139,7 @@ impl Shared {
     }
 }
 
-/// What the volume of a sandbox stands on.
+/// The base of a sandbox's volume.
 pub fn base(spec: &Spec) -> Result<Base, Error> {
     let Some(image) = spec.image() else { return Ok(Base::Empty) };
     let unreadable = |layer: &str| {

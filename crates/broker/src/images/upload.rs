@@ -1,5 +1,5 @@
-//! An archive that a caller sends. It is written to a file of the data directory that has no name, so that a
-//! crash leaves nothing of it, and that is bounded.
+//! An uploaded archive. It is written to an unnamed file in the data directory, so that a crash leaves nothing behind,
+//! and its size is bounded.
 
 use std::fs::File;
 use std::io::{self, Seek};
@@ -20,13 +20,13 @@ pub struct Upload {
     written: u64,
     limit_bytes: u64,
     path: String,
-    /// What its owner has taken for it.
+    /// The space reserved for it from the owner's quota.
     space: Reservation,
     _place: Slot,
 }
 
 impl Broker {
-    /// A place for what a caller is about to send.
+    /// Takes an upload slot for the caller.
     pub async fn begin_upload(&self, who: &Principal) -> Result<Upload, Error> {
         let owner = uploads::owner(who);
         let place = self.shared.images.uploads.take(&owner.organization)?;
@@ -58,12 +58,12 @@ impl Upload {
         written.map_err(|source| self.unwritable(source))
     }
 
-    /// How much has come.
+    /// How many bytes were received.
     pub fn bytes(&self) -> u64 {
         self.written
     }
 
-    /// All of it, from its beginning, and the space that it has.
+    /// The complete file, rewound, and its reserved space.
     pub(crate) async fn finish(mut self) -> Result<(File, Reservation), Error> {
         if let Err(source) = self.file.flush().await {
             return Err(self.unwritable(source));

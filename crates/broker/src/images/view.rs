@@ -1,4 +1,4 @@
-//! How a template is shown.
+//! The view of a template.
 
 use super::record::{Record, Whose};
 use sandkeep_image::image::ImageConfig;
@@ -38,7 +38,7 @@ pub(super) fn view(whose: &Whose, record: Record) -> TemplateView {
     }
 }
 
-/// One that needs no record.
+/// A template without a record.
 pub fn built_in(name: &str) -> TemplateView {
     TemplateView {
         name: name.to_owned(),

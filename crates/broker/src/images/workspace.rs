@@ -1,14 +1,14 @@
-//! Workspaces: what a new sandbox is made with, on top of its template.
+//! Workspaces: files that a new sandbox gets on top of its template.
 //!
 //! ```text
-//!  dir ─▶ opened ─▶ copied into the volume ─────────────────────────────────────▶ launch
-//!  git (file) ─▶ opened ─▶ copied aside in the volume ─▶ launch ─▶ git clone inside ─▶ the copy goes
+//!  dir ─▶ opened ─▶ copied into the volume ───────────────────────────────────────▶ launch
+//!  git (file) ─▶ opened ─▶ copied aside in the volume ─▶ launch ─▶ git clone inside ─▶ the copy is removed
 //!  git (https) ─▶ admitted ─────────────────────────────▶ launch ─▶ git clone inside, through a relay
-//!  upload ─▶ looked up ─▶ unpacked into the volume ──────────────────────────────▶ launch
+//!  upload ─▶ looked up ─▶ unpacked into the volume ────────────────────────────────▶ launch
 //! ```
 //!
-//! What is wrong with a source is said before anything is made, as far as looking tells. All the rest happens
-//! while the sandbox is `creating`: whatever fails or crashes then takes the sandbox with it.
+//! Errors of a source that can be detected in advance are returned before anything is created. The rest happens while
+//! the sandbox is `creating`: a failure or a crash then removes the sandbox as well.
 
 mod git;
 mod opening;
@@ -41,20 +41,20 @@ pub use uploads::UploadView;
 pub(crate) use opening::{Opened, check, open};
 pub(crate) use uploads::Uploads;
 
-/// `user`, as ids are in a volume.
+/// `user`, with the ids used in a volume.
 const USER: FileOwner = FileOwner { uid: USER_ID, gid: USER_ID };
 
-/// The file with whom git trusts, for the time of a clone.
+/// The CA file that git trusts, for the duration of a clone.
 const TRUST: &str = "trusted.pem";
 
-/// A workspace that is about to be brought.
+/// A workspace that is about to be transferred.
 pub(crate) struct Bringing {
     pub source: Source,
     pub opened: Opened,
 }
 
 impl Supervisor {
-    /// Puts the workspace, or what it is made of, into the new volume.
+    /// Puts the workspace, or what it is created from, into the new volume.
     pub(crate) async fn bring_source(&self, bringing: &Bringing, root: &Root) -> Result<(), Error> {
         let (root, path) = (root.clone(), bringing.source.path.clone());
         match &bringing.opened {
@@ -91,7 +91,7 @@ impl Supervisor {
         }
     }
 
-    /// Does what can only be done inside.
+    /// Does the part that is only possible inside.
     pub(crate) async fn finish_source(
         &self,
         bringing: &Bringing,
@@ -124,7 +124,7 @@ impl Supervisor {
     }
 }
 
-/// Returns how much was left out.
+/// Returns how many entries were left out.
 fn copy(
     shared: &Shared,
     root: &Root,
@@ -139,7 +139,7 @@ fn copy(
     Ok(copied.skipped)
 }
 
-/// Puts down whom git is to trust, where it will find it.
+/// Writes the CA certificates for git.
 fn put_trust(root: &Root, aside: &str, trust: &[u8]) -> Result<u64, WorkspaceError> {
     let place = Place::make(root, aside, USER)?;
     let unmade = |source| WorkspaceError::Read { path: TRUST.to_owned(), source };
@@ -182,7 +182,7 @@ fn unusable(error: WorkspaceError) -> Error {
             Error::InvalidField { field: "source.path", problem }
         }
         WorkspaceError::GivenUp => Error::ShuttingDown,
-        // It is this machine that cannot, not the source that is wrong.
+        // The failure is on this machine; the source is fine.
         WorkspaceError::Write { path, source }
         | WorkspaceError::Archive(layer::LayerError::Write { path, source }) => {
             let what = format!("write {path} of a workspace");

@@ -1,5 +1,5 @@
-//! The files of a sandbox. All of it is done inside, by the toolbox, as the sandbox's user: the host neither opens nor
-//! writes a file of a volume for it.
+//! The files of a sandbox. The toolbox does all of it inside, as the sandbox's user: the host neither opens nor writes
+//! a file of a volume for it.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -18,29 +18,29 @@ use crate::error::Error;
 use crate::lifecycle::handle::Handle;
 use sandkeep_core::{Principal, SandboxId, limits};
 
-/// A file, or an archive, on its way to the caller. Dropping it ends the reading inside.
+/// A file or an archive that is being downloaded. Dropping it ends the reading inside.
 pub struct FileStream(ToolboxRun);
 
 impl FileStream {
-    /// The next bytes; `None` at their proper end.
+    /// The next bytes; `None` at the regular end.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         self.0.data().await
     }
 }
 
-/// A file, or an archive, on its way inside. Dropping it leaves all as it was.
+/// A file or an archive that is being uploaded. Dropping it before the end changes nothing inside.
 pub struct FileUpload<T> {
     run: ToolboxRun,
     answer: std::marker::PhantomData<fn() -> T>,
 }
 
 impl<T: serde::de::DeserializeOwned> FileUpload<T> {
-    /// Where its bytes go, and their end.
+    /// The input for its bytes, and their end.
     pub fn input(&self) -> ToolboxInput {
         self.run.input()
     }
 
-    /// What became of it, while `sending` sends all of it.
+    /// The result, while `sending` sends all bytes.
     pub async fn finish<E: From<Error>>(
         mut self,
         sending: impl Future<Output = Result<(), E>>,
@@ -49,24 +49,24 @@ impl<T: serde::de::DeserializeOwned> FileUpload<T> {
     }
 }
 
-/// What changes in a directory, until it is dropped.
+/// Changes in a directory, until it is dropped.
 pub struct FileWatch {
     changes: Lines,
     detaching: CancellationToken,
 }
 
-/// What who watches is told.
+/// An event of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Noticed {
     Change(Change),
-    /// What was watched is gone.
+    /// The watched path is gone.
     NothingLeft,
     /// The daemon shuts down.
     Detached,
 }
 
 impl FileWatch {
-    /// What is noticed next. Cancel-safe.
+    /// The next event. Cancel-safe.
     pub async fn next(&mut self) -> Result<Noticed, Error> {
         let detaching = self.detaching.clone();
         tokio::select! {
@@ -89,7 +89,7 @@ impl Broker {
         self.run(who, id, ToolboxRequest::short(Operation::Stat { path })).await?.answer().await
     }
 
-    /// What there is to read, and the bytes themselves.
+    /// The metadata of the content, and the bytes themselves.
     pub async fn read_file(
         &self,
         who: &Principal,
@@ -103,7 +103,7 @@ impl Broker {
         Ok((reading, FileStream(run)))
     }
 
-    /// Begins to write a file: it has its new content when all of it is there, or the old one.
+    /// Starts writing a file. It has its new content once all bytes have arrived; until then, the old one.
     pub async fn write_file(
         &self,
         who: &Principal,
@@ -195,7 +195,7 @@ impl Broker {
         Ok((packing, FileStream(run)))
     }
 
-    /// Begins to unpack a tar archive into a directory.
+    /// Starts unpacking a tar archive into a directory.
     pub async fn unpack_files(
         &self,
         who: &Principal,

@@ -1,13 +1,13 @@
-//! Runs of the toolbox: what is done inside, by a program of ours, with the rights of the sandbox's user.
+//! Runs of the toolbox: our program that works inside the sandbox, with the rights of its user.
 //!
 //! ```text
 //!   begin ──▶ guest.exec_toolbox ──▶ Head(request) Data… End ──▶ toolbox
 //!   head, data ◀── Head(answer) Data… End ◀───────────────────── toolbox
 //! ```
 //!
-//! A run is an exec without a journal: nobody can come back to it, so nothing of it is kept. What it says goes
-//! straight to who asked, who slows it down by coming slowly; who leaves ends it. All that it says is the
-//! sandbox's word: bounded, typed, never taken for ours.
+//! A run is an exec without a journal: it cannot be resumed, so nothing of it is kept. Its output goes straight to the
+//! caller, with backpressure; a caller that disconnects ends it. All output is untrusted data of the sandbox: bounded
+//! and typed.
 
 use std::future::Future;
 use std::pin::pin;
@@ -35,20 +35,20 @@ use sandkeep_guestlink::{
     OutputStream, Stdin, TOOLBOX_NAME,
 };
 
-/// As whom the toolbox runs.
+/// The user that the toolbox runs as.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Whom {
-    /// Whoever commands run as that name nobody.
+    /// The default user of commands.
     User,
-    /// With all that root may do in this sandbox.
+    /// With all rights that root has in this sandbox.
     Root,
 }
 
-/// Something for the toolbox to do.
+/// A request to the toolbox.
 pub(crate) struct ToolboxRequest {
     pub operation: Operation,
     pub whom: Whom,
-    /// From its start to its end; `None` for what takes as long as whoever asks for it stays.
+    /// Limit from start to end; `None` if it runs as long as its caller stays connected.
     pub timeout: Option<Duration>,
     pub limits: ExecLimits,
     pub presence: Presence,
@@ -58,7 +58,7 @@ pub(crate) struct ToolboxRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sends {
     Nothing,
-    /// What is broken off has something to clean up, and is given a moment to.
+    /// A canceled request has to clean up, and gets a moment for that.
     Data,
 }
 
@@ -82,17 +82,17 @@ impl Sends {
     }
 }
 
-/// Whether the sandbox is in use while it runs.
+/// Whether the sandbox counts as in use while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Presence {
-    /// As any command: it counts as one, and a pause waits for its end.
+    /// Like any command: it is counted, and a pause waits for its end.
     Command,
-    /// It only looks on: it keeps no sandbox from its timeout and hinders no pause.
+    /// It only observes: it delays neither a timeout nor a pause.
     Onlooker,
 }
 
 impl ToolboxRequest {
-    /// Something short, for the sandbox's user.
+    /// A short operation, as the sandbox's user.
     pub fn short(operation: Operation) -> Self {
         let timeout = Some(limits::TOOLBOX_SHORT);
         Self {
@@ -104,7 +104,7 @@ impl ToolboxRequest {
         }
     }
 
-    /// Something that takes as long as its bytes do, for the sandbox's user.
+    /// An operation that takes as long as its data, as the sandbox's user.
     pub fn long(operation: Operation) -> Self {
         Self { timeout: None, ..Self::short(operation) }
     }
@@ -116,10 +116,10 @@ pub struct ToolboxRun {
     guest: Arc<dyn Guest>,
     id: ExecId,
     input: ToolboxInput,
-    /// `None` only while it is dropped.
+    /// `None` only during drop.
     execution: Option<Execution>,
     decoder: Decoder,
-    /// The last it wrote to stderr: it does so only if it fails in a way that it cannot tell.
+    /// The end of its stderr: it writes there only if it fails in a way that it cannot report.
     complaint: Vec<u8>,
     state: State,
     sends: Sends,
@@ -129,12 +129,12 @@ pub struct ToolboxRun {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Running,
-    /// It has said its last.
+    /// All output was received.
     Over,
 }
 
 enum Held {
-    /// The sandbox is being made: nobody else is in it.
+    /// The sandbox is being created: nothing else runs in it.
     Making,
     Command {
         _busy: Busy,
@@ -144,7 +144,7 @@ enum Held {
     },
 }
 
-/// Begins a run, and sends its request.
+/// Starts a run, and sends its request.
 pub(crate) async fn begin(
     shared: &Arc<Shared>,
     handle: &Arc<Handle>,
@@ -155,12 +155,12 @@ pub(crate) async fn begin(
     }
     admitted(handle)?;
     let held = hold(handle, request.presence)?;
-    // Who was admitted before a pause that has not seen it yet is turned away.
+    // A request that was admitted before a pause which has not counted it yet is refused.
     let guest = admitted(handle)?;
     run(shared, guest, &handle.meta().spec, request, held).await
 }
 
-/// The same in a sandbox that is being made, whatever is said of who is present.
+/// The same in a sandbox that is being created, regardless of `Presence`.
 pub(crate) async fn begin_in_new(
     shared: &Arc<Shared>,
     guest: &Arc<dyn Guest>,
@@ -182,7 +182,7 @@ async fn run(
     let (request, asked) = requests(spec, request)?;
     let shared = Arc::clone(shared);
     let tasks = shared.tasks.clone();
-    // In a task of its own: one whose caller leaves in between is still known, and ended.
+    // In a separate task: if the caller disconnects in between, the run is still known, and is ended.
     let started = tasks.spawn(async move {
         let id = request.id.clone();
         match guest.exec_toolbox(request).await {
@@ -225,11 +225,11 @@ fn hold(handle: &Handle, presence: Presence) -> Result<Held, Error> {
     }
 }
 
-/// What the guest is asked, and what the toolbox is.
+/// The exec request for the guest, and the request for the toolbox.
 fn requests(spec: &Spec, request: ToolboxRequest) -> Result<(ExecRequest, Vec<u8>), Error> {
     let user = match request.whom {
         Whom::User => None,
-        // By number: the sandbox of an image may have no such name.
+        // Numeric: the sandbox of an image may have no such name.
         Whom::Root => Some("0".to_owned()),
     };
     let privilege = match request.whom {
@@ -248,7 +248,7 @@ fn requests(spec: &Spec, request: ToolboxRequest) -> Result<(ExecRequest, Vec<u8
         id: ExecId::random(),
         argv: vec![TOOLBOX_NAME.to_owned()],
         env,
-        // A working directory that is missing must not keep it from absolute paths.
+        // A missing working directory must not affect absolute paths.
         cwd: None,
         user,
         stdin: Stdin::Piped,
@@ -262,7 +262,7 @@ fn requests(spec: &Spec, request: ToolboxRequest) -> Result<(ExecRequest, Vec<u8
     Ok((request, head))
 }
 
-/// Whether the guest may have begun it although it gave no answer.
+/// Whether the guest may have started it although it did not answer.
 fn may_run(error: &GuestError) -> bool {
     matches!(
         error,
@@ -270,13 +270,13 @@ fn may_run(error: &GuestError) -> bool {
     )
 }
 
-/// Where the data of a request goes.
+/// The input for a request's data.
 #[derive(Clone)]
 pub struct ToolboxInput(ExecutionInput);
 
 impl ToolboxInput {
-    /// Sends data, as fast as it is taken. Who takes no more has a reason, which the answer says: that is no
-    /// error here.
+    /// Sends data, with backpressure. If the toolbox stops reading, its answer has the reason: that is not an error
+    /// here.
     pub async fn send(&self, bytes: &[u8]) {
         let mut frame = Vec::new();
         for chunk in bytes.chunks(DATA_MAX) {
@@ -286,7 +286,7 @@ impl ToolboxInput {
         }
     }
 
-    /// Says that this was all. What is not ended is broken off, and changes nothing.
+    /// Ends the data. A request whose data is not ended is aborted, and changes nothing.
     pub async fn end(&self) {
         let mut frame = Vec::new();
         encode(&Frame::End, &mut frame);
@@ -295,20 +295,20 @@ impl ToolboxInput {
     }
 
     async fn write(&self, bytes: &[u8]) {
-        // It fails if the toolbox has ended, which is told where its answer is read.
+        // It fails if the toolbox has ended, which the reader of the answer sees.
         let _ = self.0.write(bytes).await;
     }
 }
 
 impl ToolboxRun {
-    /// Where data goes; it is sent while the answer is waited for, by [`answer_while`](Self::answer_while).
+    /// The input for data, sent while [`answer_while`](Self::answer_while) waits for the answer.
     pub fn input(&self) -> ToolboxInput {
         self.input.clone()
     }
 
     async fn ask(&mut self, head: Vec<u8>) -> Result<(), Error> {
         let input = self.input.clone();
-        // A guest takes stdin only while somebody listens to it. Whatever is said meanwhile waits in the decoder.
+        // A guest takes stdin only while its output is read. Output that arrives meanwhile is buffered in the decoder.
         let mut sent = pin!(async move { input.write(&head).await });
         loop {
             tokio::select! {
@@ -332,8 +332,8 @@ impl ToolboxRun {
         .await
     }
 
-    /// The answer, while `sending` sends what belongs to the request, and its end. If it fails, the run is ended
-    /// and nothing is changed inside.
+    /// The answer, while `sending` sends the request's data and its end. If `sending` fails, the run is ended and
+    /// changes nothing inside.
     pub async fn answer_while<T, E>(
         &mut self,
         sending: impl Future<Output = Result<(), E>>,
@@ -363,7 +363,7 @@ impl ToolboxRun {
         }
     }
 
-    /// The next bytes after the answer; `None` at their proper end. Cancel-safe.
+    /// The next bytes after the answer; `None` at their regular end. Cancel-safe.
     pub async fn data(&mut self) -> Result<Option<Bytes>, Error> {
         match self.frame().await? {
             Frame::Data(bytes) => Ok(Some(bytes.into())),
@@ -372,7 +372,7 @@ impl ToolboxRun {
         }
     }
 
-    /// The next thing that it says; a failure is an error.
+    /// The next frame; a failure is an error.
     async fn frame(&mut self) -> Result<Frame, Error> {
         loop {
             let frame = self.decoder.next_frame().map_err(|error| broke(error.to_string()))?;
@@ -399,7 +399,7 @@ impl ToolboxRun {
         }
     }
 
-    /// Takes in some more of its output. `Ended` if there is some left to be looked at and no more will come.
+    /// Reads some more output. `Ended` if no more will come and some is left to be processed.
     async fn hear(&mut self) -> Result<Heard, Error> {
         let Some(execution) = &mut self.execution else { return Ok(Heard::Ended) };
         match execution.next().await {
@@ -422,7 +422,7 @@ impl ToolboxRun {
         Ok(Heard::More)
     }
 
-    /// It ended without having said so.
+    /// It ended without a final frame.
     fn ended(&mut self, end: ExecEnd) -> Error {
         self.state = State::Over;
         let complaint = String::from_utf8_lossy(&self.complaint).trim().to_owned();
@@ -456,7 +456,7 @@ enum Heard {
 }
 
 impl Drop for ToolboxRun {
-    /// Its end is collected, so that the guest lets go of it and its leaf is free again.
+    /// Its end is collected, so that the guest releases it and its leaf is free again.
     fn drop(&mut self) {
         let Some(execution) = self.execution.take() else { return };
         if tokio::runtime::Handle::try_current().is_err() {
@@ -478,7 +478,7 @@ impl Drop for ToolboxRun {
     }
 }
 
-/// What a run says line by line, each line one JSON value.
+/// The output of a run as lines of JSON.
 pub(super) struct Lines {
     run: ToolboxRun,
     held: BytesMut,
@@ -491,7 +491,7 @@ impl Lines {
         Self { run, held: BytesMut::new(), codec }
     }
 
-    /// The next one; `None` at their proper end. Cancel-safe.
+    /// The next line; `None` at their regular end. Cancel-safe.
     pub async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Error> {
         loop {
             let line = self.codec.decode(&mut self.held).map_err(|e| broke(e.to_string()))?;
@@ -516,7 +516,7 @@ fn broke(problem: String) -> Error {
 
 fn failed(failure: Failure) -> Error {
     let Failure { kind, mut message, path } = failure;
-    // The sandbox's own words: not more of them than fit an answer.
+    // The text comes from the sandbox, and is cut to what fits an answer.
     message.truncate(message.floor_char_boundary(limits::FAILURE_MAX_BYTES));
     let path = path.map(|path| {
         let mut path = path.to_text_lossy();

@@ -1,16 +1,16 @@
-//! Tools for agents: what a model calls by name, with arguments that it can look up in a schema, and answers that it
-//! can act on.
+//! Tools for agents: a model calls them by name, with arguments described by a schema, and gets answers that it can act
+//! on.
 //!
 //! ```text
-//!   call_tool ──▶ catalogue, parameter   is there such a tool, and are these its arguments?
+//!   call_tool ──▶ catalogue, parameter   does the tool exist, and are the arguments valid?
 //!      │
-//!      ├──▶ kept       under a tool_call_id: once, and the same answer for whoever asks again
-//!      └──▶ work ──▶ files     inside, by the toolbox: what works on files
+//!      ├──▶ kept       under a tool_call_id: executed once, with the same answer for every retry
+//!      └──▶ work ──▶ files     inside, by the toolbox: file tools
 //!                └─▶ command   an exec like any other: bash, and the sandbox's own git
 //! ```
 //!
-//! An error is about the request or the sandbox, and means that nothing was done. What the tool itself could not do is
-//! an answer with `is_error`, whose text says what was refused, by which rule, and what to do instead.
+//! An error concerns the request or the sandbox, and means that nothing was done. If the tool itself fails, that is an
+//! answer with `is_error`, whose text says what was refused, by which rule, and what to do instead.
 
 mod answer;
 mod catalogue;
@@ -42,7 +42,7 @@ pub use catalogue::{Annotations, GitVerb, Tier, Tool, ToolName, UnknownTool, cat
 pub(crate) use kept::Calls;
 use work::Work;
 
-/// One call as it is asked for, before it is checked.
+/// A call as requested, before validation.
 #[derive(Clone, Debug)]
 pub struct ToolDraft {
     pub name: ToolName,
@@ -52,10 +52,10 @@ pub struct ToolDraft {
     pub snapshot: SnapshotAfter,
 }
 
-/// Whether what the sandbox's files are after a call is kept as a snapshot.
+/// Whether the sandbox's files are kept as a snapshot after a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SnapshotAfter {
-    /// If the sandbox was made so, and the call may have changed something.
+    /// If the sandbox's setting says so, and the call may have changed files.
     #[default]
     AsMade,
     No,
@@ -63,7 +63,7 @@ pub enum SnapshotAfter {
 }
 
 impl SnapshotAfter {
-    /// As a request says it.
+    /// From the request's field.
     pub fn asked(snapshot: Option<bool>) -> Self {
         match snapshot {
             None => Self::AsMade,
@@ -79,8 +79,8 @@ impl SnapshotAfter {
 )]
 #[serde(deny_unknown_fields)]
 pub struct ToolResources {
-    /// How long it may take; then it is killed with all that it has started. A `timeout_ms` among the arguments
-    /// comes first.
+    /// Timeout; then the call and all processes that it started are killed. A `timeout_ms` among the arguments takes
+    /// precedence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1_800_000)]
     pub timeout_ms: Option<u64>,
@@ -91,7 +91,7 @@ pub struct ToolResources {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0.01)]
     pub cpus: Option<f64>,
-    /// Processes and threads at once.
+    /// Maximum number of processes and threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 4)]
     pub pids: Option<u64>,
@@ -104,17 +104,17 @@ impl ToolResources {
     }
 }
 
-/// Where a call tells how far it is, if anybody wants to know.
+/// Where a call sends its progress, if anybody listens.
 #[derive(Clone, Debug, Default)]
 pub struct Listener(Option<mpsc::Sender<ToolEvent>>);
 
 impl Listener {
-    /// One that nobody listens to.
+    /// A listener that discards everything.
     pub fn none() -> Self {
         Self(None)
     }
 
-    /// One for who takes the events from the other end. Who takes them slowly slows the call.
+    /// A listener with a channel. A slow receiver slows the call down.
     pub fn channel() -> (Self, mpsc::Receiver<ToolEvent>) {
         let (sender, receiver) = mpsc::channel(limits::TOOL_EVENTS_MAX);
         (Self(Some(sender)), receiver)
@@ -122,13 +122,13 @@ impl Listener {
 
     async fn tell(&self, event: ToolEvent) {
         if let Some(sender) = &self.0 {
-            // Who has left is told nothing.
+            // The receiver may be gone.
             let _ = sender.send(event).await;
         }
     }
 }
 
-/// Where a call is made.
+/// The context of a call.
 struct Scene {
     broker: Broker,
     who: Principal,
@@ -139,7 +139,7 @@ struct Scene {
 
 impl Broker {
     /// Calls a tool in a running sandbox. Without a `tool_call_id` a call whose future is dropped is killed; with one
-    /// it goes on, and its answer is kept for whoever asks again.
+    /// it continues, and its answer is kept for retries.
     pub async fn call_tool(
         &self,
         who: &Principal,
@@ -184,7 +184,7 @@ fn asked_timeout(resources: ToolResources) -> Result<Option<Duration>, Error> {
     }
 }
 
-/// Of all that was asked for, so that something else under the same id is noticed.
+/// Covers the whole request, so that a different request with the same id is detected.
 fn fingerprint(draft: &ToolDraft) -> [u8; 32] {
     let snapshot = match draft.snapshot {
         SnapshotAfter::AsMade => None,

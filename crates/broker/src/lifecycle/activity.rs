@@ -1,5 +1,5 @@
-//! When a sandbox was last used, and whether it is in use now. An exec holds a [`Busy`] for as long as it
-//! runs; whatever else uses a sandbox [`touch`](Activity::touch)es it.
+//! When a sandbox was last used, and whether it is in use now. An exec holds a [`Busy`] while it runs; every other use
+//! [`touch`](Activity::touch)es the sandbox.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,31 +15,31 @@ pub(crate) struct Activity {
     clock: Arc<dyn Clock>,
     boot_id: String,
     last: Mutex<Last>,
-    /// One permit for each exec that may still begin.
+    /// One permit for each further exec.
     places: Arc<Semaphore>,
     execs_max: usize,
-    /// One permit for each process that may still begin.
+    /// One permit for each further process.
     process_places: Arc<Semaphore>,
     execs: AtomicUsize,
-    /// How many of them are commands that somebody may wait for, and not processes.
+    /// How many of them are commands that a client may wait for, and not processes.
     commands: watch::Sender<usize>,
 }
 
 struct Last {
     at: Moment,
     noted: Noted,
-    /// How much later it may have been: an earlier daemon may have ended before it noted it down.
+    /// The last use may be later by this much: an earlier daemon may have ended before recording it.
     slack: Duration,
 }
 
-/// Whether the last activity is written down.
+/// Whether the last activity is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Noted {
     Yes,
     No,
 }
 
-/// A use of a sandbox that goes on; its beginning and its end are activity.
+/// A use of a sandbox in progress; its start and its end count as activity.
 pub(crate) struct Busy {
     activity: Arc<Activity>,
     kind: Kind,
@@ -66,7 +66,7 @@ impl Activity {
         }
     }
 
-    /// A lock is held for a look or an assignment.
+    /// The lock is held for one read or assignment.
     fn last(&self) -> MutexGuard<'_, Last> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -75,18 +75,18 @@ impl Activity {
         moment(self.clock.as_ref(), &self.boot_id)
     }
 
-    /// Says that the sandbox was used just now.
+    /// Records a use of the sandbox.
     pub fn touch(&self) {
         let at = self.now();
         *self.last() = Last { at, noted: Noted::No, slack: Duration::ZERO };
     }
 
-    /// Goes on from what an earlier daemon noted down.
+    /// Continues from what an earlier daemon recorded.
     pub fn restore(&self, at: Moment) {
         *self.last() = Last { at, noted: Noted::Yes, slack: limits::REAPER_INTERVAL };
     }
 
-    /// Takes the place of one more exec, unless there are as many as there may be.
+    /// Takes the slot of one more exec, if one is free.
     pub fn begin_exec(self: &Arc<Self>) -> Result<Busy, Error> {
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
             Error::LimitReached { what: "execs in this sandbox", limit: self.execs_max }
@@ -95,13 +95,12 @@ impl Activity {
         Ok(self.busy(Kind::Command, Some(place)))
     }
 
-    /// The same for an exec that an earlier daemon began. It runs, so it counts, whether or not so many
-    /// may by now.
+    /// The same for an exec that an earlier daemon started. It is running, so it counts even beyond the limit.
     pub fn resume_exec(self: &Arc<Self>) -> Busy {
         self.busy(Kind::Command, Arc::clone(&self.places).try_acquire_owned().ok())
     }
 
-    /// Takes the place of one more process.
+    /// Takes the slot of one more process.
     pub fn begin_process(self: &Arc<Self>) -> Result<Busy, Error> {
         let place = Arc::clone(&self.process_places).try_acquire_owned().map_err(|_| {
             let limit = limits::PROCESSES_PER_SANDBOX_MAX;
@@ -111,7 +110,7 @@ impl Activity {
         Ok(self.busy(Kind::Process, Some(place)))
     }
 
-    /// The same for a process that an earlier daemon began.
+    /// The same for a process that an earlier daemon started.
     pub fn resume_process(self: &Arc<Self>) -> Busy {
         self.busy(Kind::Process, Arc::clone(&self.process_places).try_acquire_owned().ok())
     }
@@ -124,7 +123,7 @@ impl Activity {
         Busy { activity: Arc::clone(self), kind, _place: place }
     }
 
-    /// How many commands run, processes not counted.
+    /// The number of running commands, without processes.
     pub fn commands(&self) -> usize {
         *self.commands.borrow()
     }
@@ -133,12 +132,12 @@ impl Activity {
     pub fn commands_ended(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut commands = self.commands.subscribe();
         async move {
-            // An error says that the sandbox is gone, and they with it.
+            // An error means that the sandbox and its commands are gone.
             let _ = commands.wait_for(|commands| *commands == 0).await;
         }
     }
 
-    /// How many execs run.
+    /// The number of running execs.
     pub fn execs(&self) -> usize {
         self.execs.load(Ordering::Relaxed)
     }
@@ -147,7 +146,7 @@ impl Activity {
         self.execs() > 0
     }
 
-    /// For how long nothing has used the sandbox.
+    /// How long the sandbox has been idle.
     pub fn idle_for(&self, now: &Moment) -> Duration {
         let last = self.last();
         match self.is_busy() {
@@ -156,12 +155,12 @@ impl Activity {
         }
     }
 
-    /// The last activity, as it is shown: without a look at the clock it is the same for everybody.
+    /// The last activity, for display. It does not read the clock, so all callers see the same value.
     pub fn shown(&self) -> jiff::Timestamp {
         self.last().at.wall
     }
 
-    /// The last activity if it is not written down yet; whoever asks writes it.
+    /// The last activity if it is not recorded yet; the caller records it.
     pub fn take_unnoted(&self) -> Option<Moment> {
         if self.is_busy() {
             self.touch();
@@ -175,7 +174,7 @@ impl Activity {
 
 #[cfg(test)]
 impl Activity {
-    /// Those who wait for them know when execs have ended.
+    /// Waiting for permits reveals when execs have ended.
     pub(crate) fn places(&self) -> Arc<Semaphore> {
         Arc::clone(&self.places)
     }
@@ -191,7 +190,7 @@ impl Drop for Busy {
     }
 }
 
-/// This very moment.
+/// The current moment.
 pub(crate) fn moment(clock: &dyn Clock, boot_id: &str) -> Moment {
     let uptime_ms = sandkeep_core::millis(clock.uptime());
     Moment { wall: clock.wall(), boot_id: boot_id.to_owned(), uptime_ms }

@@ -1,4 +1,4 @@
-//! amend and keepalive: change the terms of a sandbox, or let its timeouts count from now.
+//! amend and keepalive: change the terms of a sandbox, or restart its timeouts.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub(crate) struct Amendment {
     pub restart: Restart,
 }
 
-/// Whether the timeout counts from now.
+/// Whether the timeout restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Restart {
     Yes,
@@ -25,7 +25,7 @@ pub(crate) enum Restart {
 }
 
 impl Broker {
-    /// Changes labels and timeouts. A timeout that is set counts from now.
+    /// Changes labels and timeouts. A new timeout counts from now.
     pub async fn amend(
         &self,
         who: &Principal,
@@ -43,7 +43,7 @@ impl Broker {
         self.ask_to_amend(&handle, Amendment { patch, restart }).await
     }
 
-    /// Lets both timeouts of a sandbox count from now, on a new timeout if one is given.
+    /// Restarts both timeouts of a sandbox, with a new timeout if one is given.
     pub async fn keepalive(
         &self,
         who: &Principal,
@@ -68,7 +68,7 @@ impl Broker {
 }
 
 impl Supervisor {
-    /// Changes the terms, in the row, which decides, and then in the metadata.
+    /// Changes the terms: first in the row, which is authoritative, then in the metadata.
     pub(crate) async fn amend(&mut self, amendment: Amendment) -> Result<(), Error> {
         let (status, _) = self.next(Trigger::Begin(Verb::Amend))?;
         let terms = self.meta.terms.patched(&amendment.patch, &self.shared.policy.timeouts)?;

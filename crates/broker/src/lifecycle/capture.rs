@@ -1,8 +1,8 @@
-//! capture: what the volume of a sandbox holds becomes a layer. While it runs it stands still for that, so that
-//! nothing in the layer is torn.
+//! capture: the content of a sandbox's volume becomes a layer. A running sandbox is frozen for it, so that the layer is
+//! consistent.
 //!
-//! Nothing of it is in the sandbox's own record: whoever asks has written down that it may be frozen, and a
-//! crash here is mended by thawing it.
+//! The sandbox's own record does not mention it: the caller has recorded that the sandbox may be frozen, and after a
+//! crash here it is thawed.
 
 use super::handle::Handle;
 use super::request::Command;
@@ -13,14 +13,14 @@ use sandkeep_core::{Trigger, Verb, failpoint};
 use sandkeep_storage::LayerId;
 
 impl Handle {
-    /// Makes a layer of what the volume holds now.
+    /// Makes a layer of the volume's current content.
     pub async fn capture(&self, shared: &Shared, layer: LayerId) -> Result<(), Error> {
         self.ask(shared, Verb::Capture, |reply| Command::Capture(layer, reply)).await
     }
 }
 
 impl Handle {
-    /// How much the volume holds of its own, as far as that is known.
+    /// The volume's own size, as far as known.
     pub async fn volume_bytes(&self) -> u64 {
         let usage = self.volume.usage().await.ok().flatten();
         usage.map_or(0, |usage| usage.tree.used_bytes)

@@ -1,4 +1,4 @@
-//! create: the first thing anybody does, so nothing on this path waits that need not.
+//! create: the most time-critical verb, so nothing on this path waits unnecessarily.
 //!
 //! ```text
 //!   row `creating` first, then quotas, idempotency key, name, slot (only who has any of them waits for that)
@@ -7,10 +7,10 @@
 //!                                                                                                       └ meta `ready`
 //! ```
 //!
-//! A row or a meta that says `creating` is each a full intent: reconcile removes everything that
-//! goes by the id of either. So the home may be made beside the row, and the two outcomes be written
-//! beside each other: a row says `running` only of a sandbox that does, and a meta that says `ready` is
-//! reason enough to keep it. The row is first in and last out: a slot or a key whose sandbox has none is free.
+//! Both a row and a meta that say `creating` are a full intent: reconcile removes everything with the id of either. So
+//! the home may be created concurrently with the row, and the two outcomes written concurrently: a row says `running`
+//! only for a sandbox that runs, and a meta that says `ready` is sufficient to keep the sandbox. The row is written
+//! first and deleted last: a slot or a key whose sandbox has no row is free.
 
 use std::sync::Arc;
 
@@ -38,16 +38,16 @@ use sandkeep_image::{Template, make_workdir};
 use sandkeep_runtime::Runtime;
 use sandkeep_tree::Root;
 
-/// All that a supervisor needs to make a sandbox that was admitted.
+/// The supervisor's input for creating an admitted sandbox.
 pub(crate) struct Creation {
     pub template: Arc<dyn Template>,
     pub origin: Origin,
     pub claim: Option<Claim>,
 }
 
-/// What the volume of a new sandbox begins with.
+/// The initial content of a new volume.
 pub(crate) enum Origin {
-    /// The template's files, and a workspace if there is one.
+    /// The template's files, and a workspace if requested.
     Template(Option<Bringing>),
     Snapshot {
         sandbox: SandboxId,
@@ -55,7 +55,7 @@ pub(crate) enum Origin {
     },
 }
 
-/// A sandbox that nobody makes yet. The create is the first command in its supervisor's queue.
+/// A sandbox whose creation has not started. The create is the first command in its supervisor's queue.
 pub(crate) struct NewSandbox {
     supervisor: Supervisor,
     pub handle: Arc<Handle>,
@@ -77,7 +77,7 @@ impl NewSandbox {
         Self { supervisor, handle, created }
     }
 
-    /// Has the supervisor make it, once it has its place. It is made whether or not somebody still waits.
+    /// Has the supervisor create it, once it has a slot. It is created whether or not anybody still waits.
     pub fn make(self, shared: &Arc<Shared>) -> impl Future<Output = Result<(), Error>> + Send {
         let Self { supervisor, handle, created } = self;
         shared.tasks.spawn_apart(supervisor.run());
@@ -85,7 +85,7 @@ impl NewSandbox {
     }
 }
 
-/// The metadata of a sandbox that is made now.
+/// The metadata of a new sandbox.
 pub(crate) fn new_meta(shared: &Shared, owner: Owner, spec: Spec, terms: Terms) -> Meta {
     let data = &shared.data;
     let labels = Labels { instance: data.instance().as_str().to_owned(), owner };
@@ -97,12 +97,12 @@ pub(crate) fn new_meta(shared: &Shared, owner: Owner, spec: Spec, terms: Terms) 
 }
 
 impl Broker {
-    /// Makes and launches a sandbox.
+    /// Creates and launches a sandbox.
     pub async fn create(&self, who: &Principal, draft: SpecDraft) -> Result<View, Error> {
         self.admit_and_create(who, draft, None).await
     }
 
-    /// The same, but only once under this key: whoever repeats it gets the sandbox of the first time.
+    /// The same, but only once under this key: a repeated request gets the sandbox of the first.
     pub async fn create_once(
         &self,
         who: &Principal,
@@ -113,7 +113,7 @@ impl Broker {
         let flight = async move {
             let (shared, name) = (&broker.shared, request_name(&key, &who));
             let owner = admission::owner(&who, &draft)?;
-            // The owner too, because a key may be bound to a project.
+            // Including the owner, because a key may be bound to a project.
             let fingerprint = idempotency::fingerprint(&(&owner, &draft));
             let _only = shared.creates.join(name.clone()).await;
             match idempotency::look(shared, &key, name, fingerprint, &owner).await? {
@@ -123,7 +123,7 @@ impl Broker {
                 }
             }
         };
-        // A caller that leaves is likely to ask again at once, and must find its first create under way.
+        // A caller that disconnects is likely to retry at once, and must find its first create in progress.
         let flight = self.shared.tasks.spawn(flight);
         flight.await.unwrap_or(Err(Error::ShuttingDown))
     }
@@ -147,7 +147,7 @@ impl Broker {
             if admitted.spec.keeper() == Keeper::Storage {
                 health::refuse_when_full(shared).await?;
             }
-            // What is wrong with a source is said before anything is made.
+            // Errors of a source are returned before anything is created.
             let workspace = match admitted.spec.source().cloned() {
                 Some(source) => {
                     let opened = workspace::open(shared, who, &source, reach).await?;
@@ -163,7 +163,7 @@ impl Broker {
             let creation = Creation { template, origin: Origin::Template(workspace), claim };
             let new = NewSandbox::new(shared, Arc::clone(admitted.runtime), meta, creation);
             shared.admit(std::slice::from_ref(&new.handle))?;
-            // From here on the sandbox itself is seen to need its template's layers.
+            // From here on the sandbox itself protects its template's layers.
             drop(admitted);
             let handle = Arc::clone(&new.handle);
             new.make(shared).await?;
@@ -174,8 +174,7 @@ impl Broker {
 }
 
 impl Supervisor {
-    /// Makes and launches the sandbox. If that fails, all of it is removed again and the error is
-    /// the first cause.
+    /// Creates and launches the sandbox. On failure, everything is removed again and the error is the first cause.
     pub(crate) async fn create(&mut self, creation: Creation) -> (Fate, Result<(), Error>) {
         let Creation { template, origin, mut claim } = creation;
         let (fate, result) = match self.claim_place(claim.as_mut()).await {
@@ -194,9 +193,9 @@ impl Supervisor {
         (fate, result)
     }
 
-    /// Takes all that others might take, too, before anything of the sandbox is made: first its row, by whose rank its
-    /// owner's quotas are kept, then the names that lead to it. Without any of these the row is written beside the
-    /// home.
+    /// Takes everything that others compete for, before anything of the sandbox is created: first its row, whose rank
+    /// decides its owner's quotas, then the names that lead to it. A sandbox that needs none of these has its row
+    /// written concurrently with its home.
     async fn claim_place(&mut self, claim: Option<&mut Claim>) -> Result<(), Error> {
         let counted = self.shared.policy.quotas.count_sandboxes();
         let named = self.meta.slot.is_some() || self.meta.name.is_some();
@@ -226,7 +225,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Removes the row of a sandbox of which nothing else was made.
+    /// Removes the row of a sandbox of which nothing else was created.
     async fn take_row_back(&self) {
         // A slot that was refused is the last of the claims, so only the name may be its own.
         if let Some(name) = &self.meta.name {
@@ -234,12 +233,12 @@ impl Supervisor {
         }
         let row = self.shared.registry.delete(&self.meta.owner, self.id(), self.revision);
         if let Err(error) = row.await {
-            // Nobody supervises it any more, so reconcile removes it.
+            // It has no supervisor any more, so reconcile removes it.
             warn!(id = %self.id(), %error, "cannot take a row back");
         }
     }
 
-    /// Claims a slot for a sandbox that has its row already.
+    /// Claims a slot for a sandbox that already has its row.
     pub(crate) async fn claim_slot(&self, slot: &SlotName) -> Result<(), Error> {
         match self.shared.directory.claim_slot(&self.meta.owner, slot, self.id()).await? {
             None => Ok(()),
@@ -247,7 +246,7 @@ impl Supervisor {
         }
     }
 
-    /// The recipe, as the diagram above shows it.
+    /// The steps of the diagram above.
     async fn make(
         &mut self,
         template: &dyn Template,
@@ -264,7 +263,7 @@ impl Supervisor {
             failpoint!("create.after_home");
             Ok::<(), Error>(())
         };
-        // The row's revision counts even if the rest fails.
+        // The row's revision must be kept even if the rest fails.
         let mut revision = self.revision;
         let parts = async {
             if revision.is_none() {
@@ -316,7 +315,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Makes the volume, with all that is in it before the first command.
+    /// Creates the volume, with everything that it contains before the first command.
     async fn fill_volume(
         &self,
         volume: &Stored,
@@ -344,7 +343,7 @@ impl Supervisor {
         Ok(root)
     }
 
-    /// Writes the outcome, in the row, the metadata and under the key.
+    /// Records the outcome: in the row, in the metadata and under the idempotency key.
     async fn record_made(&mut self, claim: Option<&mut Claim>) -> Result<(), Error> {
         self.meta_mut().phase = Phase::Ready;
         let status = self.after(Trigger::Done(Operation::Create));
@@ -371,14 +370,14 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Removes what was made. First it says, as well as it can, that all of it is to go: a crash from here on
-    /// must not bring back a sandbox whose caller was told that there is none.
+    /// Removes what was created. First it records, as far as possible, that everything is to be removed: a crash from
+    /// here on must not bring back a sandbox whose caller got an error.
     async fn unmake(&mut self, cause: &Error) -> Fate {
         self.expect_death();
         let event = if self.status().operation() == Some(Operation::Create) {
             Trigger::Failed(Operation::Create, with_causes(cause))
         } else {
-            // It was made, and is taken back.
+            // It was created, and is removed again.
             Trigger::Begin(Verb::Destroy)
         };
         let status = self.after(event);
@@ -391,7 +390,7 @@ impl Supervisor {
         match self.tear_down().await {
             Ok(()) => Fate::Gone,
             Err(error) => {
-                // The row and the meta are there still and say so; reconcile comes back to it.
+                // The row and the meta still exist and say so; reconcile removes the rest.
                 warn!(id = %self.id(), %error, "cannot remove what a failed create left");
                 Fate::Lives
             }

@@ -1,4 +1,4 @@
-//! destroy: from anywhere to nothing. Once recorded it is never taken back, only repeated.
+//! destroy: from any state to nothing. Once recorded it is never undone, only repeated.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use sandkeep_core::{Operation, Principal, SandboxId, Trigger, Verb, failpoint, w
 use sandkeep_home::{DataDir, Phase};
 
 impl Broker {
-    /// Removes a sandbox and all it held.
+    /// Removes a sandbox and all its data.
     pub async fn destroy(&self, who: &Principal, id: &SandboxId) -> Result<(), Error> {
         self.shared.find(who, id)?.destroy(&self.shared).await
     }
@@ -35,7 +35,7 @@ impl Handle {
         shared.telemetry.verbs().measure(Verb::Destroy, runtime, self.remove(shared)).await
     }
 
-    /// The same, not counted: nobody was ever told of this sandbox.
+    /// The same, without counting a verb: the sandbox was never visible to anybody.
     pub async fn remove(&self, shared: &Shared) -> Result<(), Error> {
         let _waits = self.wait_for_destroy();
         self.hand_over(shared, Command::Destroy).await
@@ -50,8 +50,8 @@ impl Supervisor {
 
     async fn begin_destroy(&mut self) -> Result<(), Error> {
         let (status, _) = self.next(Trigger::Begin(Verb::Destroy))?;
-        // The row decides, so it comes first: a mark whose row was refused would make the next daemon
-        // remove a sandbox that is to stay.
+        // The row is authoritative, so it comes first. If the home were marked and the row then refused, the next
+        // daemon would remove a sandbox that is to be kept.
         self.record(status).await?;
         failpoint!("destroy.after_intent");
         self.mark_destroying().await;
@@ -59,7 +59,7 @@ impl Supervisor {
         self.finish_destroy().await
     }
 
-    /// Everything after the intent: also what reconcile does for one that was cut short.
+    /// Everything after the intent; reconcile also runs this for an interrupted destroy.
     pub(crate) async fn finish_destroy(&mut self) -> Result<(), Error> {
         self.expect_death();
         let result = self.tear_down().await;
@@ -70,13 +70,13 @@ impl Supervisor {
         result
     }
 
-    /// Removes everything that goes by this sandbox's id, its row last. Each step may be repeated.
+    /// Removes everything with this sandbox's id, its row last. Each step may be repeated.
     pub(crate) async fn tear_down(&mut self) -> Result<(), Error> {
-        // Only the runtime that made it can say that nothing of it is left.
+        // Only the runtime that created it can confirm that nothing is left.
         self.shared.runtime(self.meta.spec.runtime())?;
         self.runtime.destroy(self.id()).await?;
         failpoint!("destroy.after_runtime");
-        // Who forks from it gets all of it, or is told that it is gone.
+        // A concurrent fork gets all of it, or an error that it is gone.
         let nobody_reads = self.snapshots.removing().await;
         self.volume.destroy().await?;
         drop(nobody_reads);
@@ -106,8 +106,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Tells those who may have lost the row. A home that is gone needs no mark, and none is made anew
-    /// for it; one that cannot be marked is removed all the same.
+    /// Marks the home, for a daemon that may have lost the row. A home that does not exist needs no mark and is not
+    /// recreated for it. If the mark cannot be written, the sandbox is removed all the same.
     pub(crate) async fn mark_destroying(&mut self) {
         self.meta_mut().phase = Phase::Destroying;
         self.rewrite_meta().await;

@@ -1,11 +1,12 @@
-//! What changed in a sandbox, from one point in time to another.
+//! Diffs: what changed in a sandbox between two points in time.
 //!
-//! A snapshot does not change, and neither does what a sandbox was made from. The present does, so of a sandbox
-//! that runs a snapshot is made for the occasion, as any other is: sync, freeze, copy, thaw. It is recorded
-//! nowhere, and removed when it was read; one that a crash left reconcile removes. Where the runtime
-//! cannot freeze, the volume is read while it is written to, and the answer says so.
+//! Snapshots and the sandbox's base are immutable. The present is not, so for a running sandbox a temporary snapshot is
+//! taken like any other: sync, freeze, copy, thaw. It is not recorded, and is removed after it was read; after a crash
+//! reconcile removes it. If the runtime cannot freeze, the volume is read while it is written to, and the answer says
+//! so.
 //!
-//! What the host shows inside (what templates bind, and `/dev` and `/proc`) is not the sandbox's and not told.
+//! Host files that are visible inside (bind mounts of templates, `/dev` and `/proc`) do not belong to the sandbox and
+//! are not reported.
 
 mod base;
 mod bundle;
@@ -31,29 +32,29 @@ use sandkeep_tree::{
 
 pub use bundle::DiffBundle;
 
-/// What the points in time are called that are no snapshots.
+/// The names of points in time that are not snapshots.
 const NOW: &str = "now";
 const BASE: &str = "base";
-/// What a thread does that compares.
+/// Name of the comparing thread's work, for errors.
 pub(super) const READ: &str = "read files of two points in time";
 /// Where runtimes mount something of their own in every sandbox.
 const MOUNTED: [&str; 2] = ["dev", "proc"];
 
-/// What is to be compared.
+/// The points in time to compare, and how.
 #[derive(Clone, Debug, Default)]
 pub struct DiffRequest {
     /// By default the files that the sandbox started with.
     pub from: Option<String>,
-    /// The present, if it is not said.
+    /// Default: the present.
     pub to: Option<String>,
-    /// If any, only what is there.
+    /// If set, only changes at or below this path.
     pub path: Option<String>,
-    /// How many changes are told; [`limits::DIFF_CHANGES_DEFAULT`] if it is not said.
+    /// Maximum number of changes; [`limits::DIFF_CHANGES_DEFAULT`] if left out.
     pub limit: Option<usize>,
     pub text: DiffText,
 }
 
-/// Whether the lines that differ are told.
+/// Whether changed lines are included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DiffText {
     Told,
@@ -71,7 +72,7 @@ enum Point {
     Now,
 }
 
-/// All that is needed to compare.
+/// The input of a comparison.
 struct Comparison {
     handle: Arc<Handle>,
     volume: Stored,
@@ -80,13 +81,13 @@ struct Comparison {
     to: Point,
     options: Options,
     text: DiffText,
-    /// What stands for the present.
+    /// The temporary snapshot of the present.
     stand_in: Option<SnapshotId>,
     frozen: bool,
 }
 
 impl Broker {
-    /// The difference, and what it takes in memory: to be held until it is told.
+    /// The diff, and the memory reserved for it, to be held until it was sent.
     pub async fn diff(
         &self,
         who: &Principal,
@@ -97,7 +98,7 @@ impl Broker {
         let mut comparison = self.comparison(who, id, request)?;
         let (broker, memory) = (self.clone(), comparison.options.memory.clone());
         let _unheard = comparison.work.effort.cancel_on_drop();
-        // Whoever leaves in between leaves no snapshot behind.
+        // If the caller disconnects in between, the temporary snapshot is still removed.
         let told = self.shared.tasks.spawn(async move {
             let _slot = slot;
             broker.stand_in(&mut comparison).await?;
@@ -195,7 +196,7 @@ impl Broker {
         Ok(all.filter_map(|path| TreePath::clean(path).ok()).collect())
     }
 
-    /// Clones keep the numbers of files on btrfs, and nowhere else that is known of.
+    /// Clones keep inode numbers on btrfs, and on no other known file system.
     fn lineage(&self, handle: &Handle, volume: &Stored, points: [&Point; 2]) -> Lineage {
         if volume.name() != "btrfs" {
             return Lineage::Unrelated;
@@ -211,7 +212,7 @@ impl Broker {
         Lineage::SameInodes { since: one.min(other) }
     }
 
-    /// Makes a snapshot of a sandbox that runs, if the present is asked for.
+    /// Takes a snapshot of a running sandbox, if the present is to be compared.
     async fn stand_in(&self, comparison: &mut Comparison) -> Result<(), Error> {
         let handle = &comparison.handle;
         let present = [&comparison.from, &comparison.to].iter().any(|p| matches!(p, Point::Now));
@@ -304,7 +305,7 @@ pub(super) fn beneath(field: &'static str, workdir: &str, path: &str) -> Result<
     }
 }
 
-/// A path inside, as a caller gives it.
+/// Parses a path inside that a caller gave.
 pub(crate) fn inside(field: &'static str, path: &str) -> Result<TreePath, Error> {
     let invalid = |problem: String| Error::InvalidField { field, problem };
     if !path.starts_with('/') {

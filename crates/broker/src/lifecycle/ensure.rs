@@ -1,16 +1,16 @@
-//! ensure: the healthy sandbox of a slot, whoever made it, or a new one.
+//! ensure: the healthy sandbox of a slot, whoever created it, or a new one.
 //!
-//! | what holds the slot | what happens |
+//! | the slot's holder | action |
 //! |---|---|
-//! | nothing | create |
-//! | `running`, and its guest answers | that one |
+//! | none | create |
+//! | `running`, and its guest answers | return it |
 //! | `running`, and its guest does not answer | destroy, create |
 //! | `stopped` | start, then as above: its files are worth keeping |
 //! | `failed` | destroy, create |
 //! | `destroying` | wait until it is gone, create |
 //!
-//! One caller at a time goes through this for a slot. Those who waited meanwhile take its word that the
-//! sandbox is well instead of asking the guest once more each.
+//! One caller at a time does this for a slot. Callers that waited meanwhile rely on its result instead of each asking
+//! the guest again.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -27,24 +27,24 @@ use sandkeep_core::{Principal, SandboxId, SpecDraft, State, Verb, limits};
 
 pub use sandkeep_core::api::Ensured;
 
-/// A sandbox that an ensure answered with, and when.
+/// A sandbox that an ensure returned, and when.
 pub(crate) struct Verified {
     id: SandboxId,
     at: Instant,
 }
 
-/// What a look at the holder of a slot shows.
+/// The state of a slot's holder.
 enum Health {
     Well,
-    /// It cannot be used and is not worth keeping.
+    /// It is unusable and not worth keeping.
     Ill(String),
-    /// It went while somebody looked.
+    /// It disappeared during the check.
     Gone,
 }
 
 impl Broker {
-    /// The healthy sandbox in the draft's slot; a new one if there is none. An existing one is answered
-    /// as it is, whatever else the draft asks for.
+    /// Returns the healthy sandbox in the draft's slot, or a new one. An existing one is returned as it is, whatever
+    /// else the draft contains.
     pub async fn ensure(&self, who: &Principal, draft: SpecDraft) -> Result<Ensured, Error> {
         let arrived = Instant::now();
         let Some(slot) = draft.slot.clone() else {
@@ -93,8 +93,8 @@ impl Broker {
         }))
     }
 
-    /// The same for one who asks again and again: a sandbox that runs as far as is known is answered without asking its
-    /// guest.
+    /// The same for a caller that asks repeatedly: a sandbox that is believed to be running is returned without asking
+    /// its guest.
     pub async fn ensure_running(
         &self,
         who: &Principal,
@@ -114,7 +114,7 @@ impl Broker {
 
     async fn remove(&self, handle: &Handle) -> Result<(), Error> {
         match handle.destroy(&self.shared).await {
-            // Somebody else was faster.
+            // Another caller was faster.
             Err(Error::NotFound { .. }) => Ok(()),
             other => other,
         }
@@ -127,7 +127,7 @@ impl Broker {
         });
         let state = match timeout(limits::ENSURE_WAIT, settled).await {
             Ok(Ok(published)) => published.status.state(),
-            // Its supervisor ended, and with it the sandbox or what we know of it.
+            // Its supervisor ended: the sandbox is gone, or its state is unknown.
             Ok(Err(_)) => return Ok(Health::Gone),
             Err(_elapsed) => {
                 let under_way = handle.published.borrow().status.operation();
@@ -146,7 +146,7 @@ impl Broker {
         }
     }
 
-    /// A round trip through the guest: that a process exists says nothing.
+    /// A round trip through the guest. The existence of a process would prove nothing.
     async fn ping(&self, handle: &Handle) -> Health {
         let guest = handle.published.borrow().guest.clone();
         let Some(guest) = guest else {
@@ -161,13 +161,13 @@ impl Broker {
         let same = published.guest.as_ref().is_some_and(|now| Arc::ptr_eq(now, &guest));
         match same && published.status.operation().is_none() {
             true => Health::Ill(why),
-            // Somebody stopped it, or rolled it back: that guest was meant to go, and the sandbox is not ill.
+            // It was stopped or rolled back meanwhile: its guest was meant to end, and the sandbox is healthy.
             false => Health::Gone,
         }
     }
 
-    /// Starts a stopped one. If it cannot be started for a reason that is not its own, it is kept and
-    /// the caller is told.
+    /// Starts a stopped sandbox. If starting fails for a reason other than the sandbox itself, it is kept and the
+    /// caller gets the error.
     async fn revive(&self, handle: &Handle) -> Result<Health, Error> {
         match handle.ask(&self.shared, Verb::Start, Command::Start).await {
             Ok(()) => Ok(self.ping(handle).await),

@@ -1,13 +1,13 @@
-//! Forks: new sandboxes with the files of another one, as they were at a snapshot or are right now.
+//! Forks: new sandboxes with the files of another one, at a snapshot or at present.
 //!
 //! ```text
-//!   a transient snapshot, if none is named ─▶ places for all ─▶ intent ─▶ creates, some at once ─▶ intent gone
-//!                                                                            │
-//!                                              one fails: all that were made go
+//!   a transient snapshot, if none is named ─▶ slots for all ─▶ intent ─▶ creates, several at once ─▶ intent removed
+//!                                                                           │
+//!                                              one fails: all that were created are removed
 //! ```
 //!
-//! They come all or not at all. The intent names them; a daemon that finds one removes every sandbox of it, for
-//! nobody was told of them. Its end is the moment from which they are there.
+//! Either all are created or none. The intent names them; a daemon that finds one removes all its sandboxes, because
+//! their caller never got an answer. Removing the intent is the moment from which the forks exist.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -43,13 +43,13 @@ use sandkeep_tree::Root;
 /// The first segment of every intent's key.
 const FORKS: &str = "forks";
 
-/// What a caller asks for.
+/// A fork request.
 #[derive(Clone, Debug, Serialize)]
 pub struct ForkDraft {
-    /// As the sandbox is now, without one.
+    /// The present, if left out.
     pub snapshot: Option<SnapshotName>,
     pub count: usize,
-    /// Added to the sandbox's own; one that is `None` is left out.
+    /// Added to the sandbox's own; `None` removes a label.
     pub labels: BTreeMap<String, Option<String>>,
     /// Only for one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,26 +59,26 @@ pub struct ForkDraft {
 #[derive(Debug, Serialize, Deserialize)]
 struct Intent {
     sandboxes: Vec<SandboxId>,
-    /// The node that makes them; `None` in what an earlier version wrote.
+    /// The node that creates them; `None` in rows of an earlier version.
     #[serde(default)]
     node: Option<String>,
 }
 
-/// An intent that is written.
+/// A written intent.
 struct Begun {
     key: Key,
     revision: Revision,
 }
 
-/// What forks are made from.
+/// The source of forks.
 struct Source {
     handle: Arc<Handle>,
     snapshot: SnapshotId,
-    /// As the caller named it; a transient one has no name.
+    /// As the caller named it; a transient snapshot has no name.
     named: Option<SnapshotName>,
 }
 
-/// Whether forks that are not to be are gone.
+/// Whether the forks of a failed request have been removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unmade {
     All,
@@ -86,7 +86,7 @@ enum Unmade {
 }
 
 impl Broker {
-    /// Makes as many sandboxes as are asked for, or none. Under a key only once.
+    /// Creates as many sandboxes as requested, or none. With an idempotency key, only once.
     pub async fn fork(
         &self,
         who: &Principal,
@@ -103,7 +103,7 @@ impl Broker {
             return Err(Error::InvalidField { field: "name", problem });
         }
         let (broker, who, id) = (self.clone(), who.clone(), id.clone());
-        // A caller that leaves is likely to ask again at once, and half of them are of no use to anybody.
+        // A caller that disconnects is likely to retry at once, and a partial set of forks is useless.
         let flight = async move { broker.fork_in_flight(&who, &id, draft, key).await };
         self.shared.tasks.spawn(flight).await.unwrap_or(Err(Error::ShuttingDown))
     }
@@ -158,7 +158,7 @@ impl Broker {
         made.map_err(|error| source.why(&self.shared, error))
     }
 
-    /// What can be refused before anything is done.
+    /// Checks before anything is done.
     async fn admit_forks(&self, source: &Handle, count: usize) -> Result<(), Error> {
         if self.shared.closing.is_cancelled() {
             return Err(Error::ShuttingDown);
@@ -173,7 +173,7 @@ impl Broker {
         self.shared.registry.refuse_over(&meta.owner, share, &self.shared.policy.quotas).await
     }
 
-    /// If it cannot be removed now, reconcile does: nobody knows it any more.
+    /// If it cannot be removed now, reconcile removes it, because nothing refers to it.
     async fn remove_transient(&self, source: &Source) {
         let (handle, snapshot) = (&source.handle, source.snapshot.clone());
         if let Err(error) = handle.delete_snapshot(&self.shared, snapshot).await {
@@ -203,7 +203,7 @@ impl Broker {
         let made = self.make_forks(source, unmade).await;
         failpoint!("fork.after_made");
         if let Err(error) = made {
-            // Else whoever finds the intent removes the rest.
+            // Otherwise the daemon that finds the intent removes the rest.
             if self.unmake(&handles).await == Unmade::All {
                 begun.over(&self.shared).await?;
             }
@@ -212,7 +212,7 @@ impl Broker {
             }
             return Err(error);
         }
-        // Before the end of the intent: forks that turn out not to stay are told as destroyed.
+        // Before the intent is removed: forks that turn out not to stay are then reported as destroyed.
         if let Some(subject) = &source.handle.execs.subject {
             let snapshot = source.named.clone();
             self.shared.emit(subject, &EventKind::SandboxForked { sandboxes: ids, snapshot });
@@ -229,7 +229,7 @@ impl Broker {
         Ok(handles.iter().map(|handle| handle.view()).collect())
     }
 
-    /// Takes places for all of them at once, or for none.
+    /// Takes slots for all of them at once, or for none.
     async fn places_for(
         &self,
         source: &Source,
@@ -239,7 +239,7 @@ impl Broker {
         let terms = terms_of(shared, source, draft)?;
         let runtime = shared.runtime(source.handle.meta().spec.runtime())?;
         let template = shared.template_of(&source.handle.meta().spec)?;
-        // Until the forks are in the list their layers are needed for the source's sake alone.
+        // Until the forks are listed, only the source protects their layers.
         let _kept = shared.keep_layers().await;
         let unmade = (0..draft.count).map(|_| {
             let mut meta = new_meta(
@@ -268,7 +268,7 @@ impl Broker {
         Ok(unmade)
     }
 
-    /// The key, if there is one, leads to them before the intent says that they are not to stay.
+    /// The idempotency key, if any, refers to the forks before the intent says that they are not final.
     async fn begin_forks(
         &self,
         claim: Option<&mut Claim>,
@@ -286,7 +286,7 @@ impl Broker {
         Ok(Begun { key, revision })
     }
 
-    /// Makes them, and is done when each is made or has failed.
+    /// Creates them; returns when each of them is created or has failed.
     async fn make_forks(&self, source: &Source, unmade: Vec<NewSandbox>) -> Result<(), Error> {
         let _all_of_it = source.handle.snapshots.reading().await;
         let makings = unmade.into_iter().map(|new| async { new.make(&self.shared).await });
@@ -295,7 +295,7 @@ impl Broker {
         made.into_iter().collect()
     }
 
-    /// Those that were made go again.
+    /// Removes the forks that were created.
     async fn unmake(&self, handles: &[Arc<Handle>]) -> Unmade {
         let removals = handles.iter().map(|handle| async move {
             match handle.remove(&self.shared).await {
@@ -316,7 +316,7 @@ impl Source {
         Error::NotFound { id: self.handle.id.clone() }
     }
 
-    /// The first cause: the source, or its snapshot, may have been removed under the forks.
+    /// The first cause: the source, or its snapshot, may have been removed during the fork.
     fn why(&self, shared: &Shared, error: Error) -> Error {
         if shared.supervised(&self.handle.id).is_none() {
             return self.gone();
@@ -345,7 +345,7 @@ fn terms_of(shared: &Shared, source: &Source, draft: &ForkDraft) -> Result<Terms
     Ok(terms)
 }
 
-/// Removes the forks that an earlier daemon did not live to finish. Before anybody can begin one.
+/// Removes forks that an earlier daemon did not finish. Runs before any new fork can start.
 pub(crate) async fn sweep(shared: &Arc<Shared>) -> Result<(), Error> {
     for entry in shared.store.list(&Prefix::new([FORKS])).await?.entries {
         let intent = serde_json::from_slice::<Intent>(&entry.value).ok();
@@ -376,7 +376,7 @@ impl Supervisor {
         let volume = self.volume.with_snapshots()?;
         let root = volume.fork_from(sandbox, snapshot, &quota).await?;
         failpoint!("fork.after_volume");
-        // One that is nearly full could not write anew what it begins with.
+        // A fork near its limit could not even rewrite the files that it starts with.
         self.volume.tend().await;
         let (own, id) = (root.own_dir().to_owned(), self.id().clone());
         let renewed = self.shared.blocking(move |_: &DataDir| identity::renew(&own, &id)).await;

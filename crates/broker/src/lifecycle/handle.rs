@@ -1,4 +1,4 @@
-//! The way to a supervisor, and what can be known of its sandbox without asking it.
+//! The handle of a supervisor, and what is known of its sandbox without asking it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,18 +20,18 @@ use crate::stats::Space;
 use sandkeep_core::{SandboxId, Verb, limits};
 use sandkeep_home::Meta;
 
-/// The way to a supervisor, and what can be known of its sandbox without asking it.
+/// The handle of a supervisor, and what is known of its sandbox without asking it.
 pub(crate) struct Handle {
     pub id: SandboxId,
     pub inbox: mpsc::Sender<Request>,
     pub published: watch::Receiver<Published>,
-    /// How many callers wait for a destroy: a stop before it need not be gentle.
+    /// How many callers wait for a destroy: an earlier stop then need not be graceful.
     pub(super) destroys: watch::Sender<usize>,
     pub execs: Arc<Execs>,
     pub snapshots: Arc<SnapshotIndex>,
     pub volume: Volume,
     pub activity: Arc<Activity>,
-    /// How much its volume held when somebody last looked.
+    /// The size of its volume when it was last measured.
     pub space: Space,
     pub ports: Ports,
     pub processes: Processes,
@@ -40,7 +40,7 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// The metadata as last published. Its spec, owner, slot and creation never change.
+    /// The metadata as last published. Its spec, owner, slot and creation time never change.
     pub fn meta(&self) -> Arc<Meta> {
         Arc::clone(&self.published.borrow().meta)
     }
@@ -68,7 +68,7 @@ impl Handle {
         shared.telemetry.verbs().measure(verb, runtime, answered).await
     }
 
-    /// The same for what no caller has asked for as a verb.
+    /// The same for internal commands that no caller requested as a verb.
     pub async fn hand_over<T>(
         &self,
         shared: &Shared,
@@ -106,8 +106,8 @@ impl Handle {
         answer.await.unwrap_or_else(|_| Err(self.unanswered(shared)))
     }
 
-    /// The supervisor ended without an answer: with the broker, with its sandbox, or by a fault of
-    /// ours, which reconcile then mends.
+    /// The supervisor ended without an answer: with the broker, with its sandbox, or because of a bug, which reconcile
+    /// then repairs.
     fn unanswered(&self, shared: &Shared) -> Error {
         let id = self.id.clone();
         if shared.closing.is_cancelled() {

@@ -1,9 +1,9 @@
-//! pause and resume: every process stands still, and goes on where it was.
+//! pause and resume: freeze all processes, and thaw them again.
 //!
-//! A command that somebody waits for is not made to stand still unawares: a pause waits for those that run, up
-//! to a limit, and else refuses and names them. Processes and idle shells are what a sandbox is paused with.
-//! While it waits nothing is recorded and commands still begin. With the intent no more of them do, so who
-//! has slipped in between is seen by one more look.
+//! A command that a client waits for is never frozen unexpectedly: a pause waits for running commands, up to a limit,
+//! and otherwise refuses and names them. Processes and idle shells are frozen with the sandbox. During the wait nothing
+//! is recorded, and new commands still start. After the intent no more start, so a second check finds those that
+//! started in between.
 
 use std::time::Duration;
 
@@ -19,17 +19,17 @@ use sandkeep_core::{
 };
 use sandkeep_runtime::RuntimeError;
 
-/// What is to become of commands that run.
+/// What happens to running commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InFlight {
-    /// They may end, within this time; whoever has not then hinders the pause.
+    /// They may end within this time; a command that does not end in time makes the pause fail.
     Drain(Duration),
-    /// They stand still as they are.
+    /// They are frozen.
     Freeze,
 }
 
 impl Broker {
-    /// Has every process of a sandbox stand still; nothing happens if they do.
+    /// Freezes every process of a sandbox; does nothing if it is paused already.
     pub async fn pause(
         &self,
         who: &Principal,
@@ -42,7 +42,7 @@ impl Broker {
         Ok(handle.view())
     }
 
-    /// Lets a paused sandbox go on; nothing happens if it runs.
+    /// Thaws a paused sandbox; does nothing if it is running.
     pub async fn resume(&self, who: &Principal, id: &SandboxId) -> Result<View, Error> {
         let handle = self.shared.find(who, id)?;
         handle.ask(&self.shared, Verb::Resume, Command::Resume).await?;
@@ -97,7 +97,7 @@ impl Supervisor {
         Error::ExecsInFlight { id: self.id().clone(), verb, execs }
     }
 
-    /// Everything after the intent: also what reconcile does for a pause that was cut short.
+    /// Everything after the intent; reconcile also runs this for an interrupted pause.
     pub(crate) async fn finish_pause(&mut self) -> Result<(), Error> {
         let frozen = self.runtime.freeze(self.id()).await;
         failpoint!("pause.after_freeze");
@@ -111,7 +111,7 @@ impl Supervisor {
         if next == Next::Stay {
             return Ok(());
         }
-        // Its time begins anew: a sandbox that was paused at its timeout could not be used otherwise.
+        // The timeout restarts: a sandbox that was paused at its timeout could not be used otherwise.
         self.meta_mut().began = self.shared.now();
         self.activity.touch();
         self.record(status).await?;

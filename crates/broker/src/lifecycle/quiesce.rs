@@ -11,10 +11,10 @@ use sandkeep_core::{SandboxId, State};
 use sandkeep_home::DataDir;
 use sandkeep_runtime::RuntimeError;
 
-/// Why nothing writes to a volume.
+/// Why a volume is not being written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Quiesced {
-    /// The sandbox does not run, or was paused before.
+    /// The sandbox does not run, or was already paused.
     AtRest,
     /// The sandbox is frozen until [`Supervisor::unquiesce`].
     Frozen,
@@ -55,7 +55,7 @@ impl Supervisor {
                 self.runtime.freeze(self.id()).await?;
                 Ok(Quiesced::Frozen)
             }
-            // Whatever went wrong, nothing of it may still run.
+            // Whatever went wrong, no part of it may still be running.
             State::Failed => {
                 self.runtime.stop(self.id(), Duration::ZERO).await?;
                 Ok(Quiesced::AtRest)
@@ -74,7 +74,7 @@ impl Supervisor {
     }
 }
 
-/// Thaws a sandbox that may have been frozen when the daemon died. Thawing what runs changes nothing.
+/// Thaws a sandbox that may have been frozen when the daemon died. Thawing a running sandbox has no effect.
 pub(crate) async fn thaw(shared: &Shared, id: &SandboxId) {
     let Some(handle) = shared.supervised(id) else { return };
     let runs = handle.published.borrow().status.state() == State::Running;

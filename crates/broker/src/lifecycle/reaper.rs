@@ -1,10 +1,9 @@
-//! The reaper: ends sandboxes whose time is over, and notes down when the others were last used.
+//! The reaper: ends expired sandboxes, and records when the others were last used.
 //!
-//! Deadlines are not kept anywhere: they follow from the terms and from moments that are on disk (see
-//! [`Moment`]), so a restarted daemon comes to the same ones, and a clock that is set changes none of
-//! them. The reaper sleeps until the next deadline, at most for one interval, so that after a sleep of
-//! the machine it is late by no more than that. It only asks: whether the time is really over is
-//! decided by the sandbox's supervisor, after every keepalive that came before.
+//! Deadlines are not stored: they follow from the terms and from moments on disk (see [`Moment`]). So a restarted
+//! daemon computes the same ones, and changing the clock affects none of them. The reaper sleeps until the next
+//! deadline, at most for one interval, so that after a suspend of the machine it is late by no more than that. The
+//! reaper only asks: the sandbox's supervisor decides whether it has expired, after every keepalive queued before.
 //!
 //! [`Moment`]: sandkeep_core::Moment
 
@@ -27,7 +26,7 @@ use crate::shared::Shared;
 use sandkeep_core::{AtExpiry, Expiry, Moment, Next, OnTimeout, State, Trigger, failpoint, limits};
 use sandkeep_home::DataDir;
 
-/// Wakes the reaper if a deadline comes before all that it knows of.
+/// Wakes the reaper if a deadline is earlier than all that it knows.
 #[derive(Default)]
 pub(crate) struct Alarm {
     /// When it wakes, in time since boot.
@@ -36,14 +35,14 @@ pub(crate) struct Alarm {
 }
 
 impl Alarm {
-    /// There is a deadline at this time since boot.
+    /// Registers a deadline at this time since boot.
     pub fn set(&self, at: Duration) {
         if at < *self.next.lock().unwrap_or_else(PoisonError::into_inner) {
             self.earlier.notify_one();
         }
     }
 
-    /// From here on every deadline is news: it may come too late to be seen by the look that follows.
+    /// From here on every deadline wakes the reaper: it may come too late for the check that follows.
     fn looks(&self) {
         self.sleeps_until(Duration::MAX);
     }
@@ -53,7 +52,7 @@ impl Alarm {
     }
 }
 
-/// How long a sandbox still has, and which of its times ends first; `None` if none will.
+/// The remaining time of a sandbox, and which of its timeouts ends first; `None` if it has none.
 pub(crate) fn time_left(
     activity: &Activity,
     published: &Published,
@@ -64,7 +63,7 @@ pub(crate) fn time_left(
         (State::Running, _) => (true, true),
         (State::Paused, OnTimeout::Destroy | OnTimeout::Stop)
         | (State::Stopped, OnTimeout::Destroy) => (true, false),
-        // Nobody can use it any more, so it would stay for ever.
+        // It is unusable, so it would stay forever.
         (State::Failed, OnTimeout::Destroy) => (true, true),
         (State::Stopped | State::Failed, OnTimeout::Stop)
         | (State::Paused | State::Stopped | State::Failed, OnTimeout::Pause) => (false, false),
@@ -109,7 +108,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// Measures volumes beside the reaping: a storage that hangs must not keep anything alive.
+/// Measures volumes concurrently with reaping: a storage that hangs must not keep sandboxes alive.
 fn measure(shared: &Arc<Shared>, measuring: &mut Option<JoinHandle<()>>) {
     if measuring.as_ref().is_none_or(JoinHandle::is_finished) {
         let look = Arc::clone(shared);
@@ -122,7 +121,7 @@ fn measure(shared: &Arc<Shared>, measuring: &mut Option<JoinHandle<()>>) {
     }
 }
 
-/// Asks for the end of every sandbox whose time is over; says when the next one's is.
+/// Requests the end of every expired sandbox; returns the next deadline.
 fn reap(shared: &Shared) -> Option<Duration> {
     let now = shared.now();
     let mut next: Option<Duration> = None;
@@ -133,7 +132,7 @@ fn reap(shared: &Shared) -> Option<Duration> {
             true => {
                 debug!(id = %handle.id, ?expiry, "the time of a sandbox is over");
                 tell(&handle, Command::Expire);
-                // Looked at again, lest its supervisor was too busy or could not do it.
+                // Checked again, in case its supervisor was too busy or failed.
                 limits::REAPER_AGAIN
             }
             false => left,
@@ -151,14 +150,14 @@ fn note_activities(shared: &Shared) {
     }
 }
 
-/// Says something to a supervisor without waiting for what it does about it. A full queue has enough
-/// to do; it will be told again.
+/// Sends a command to a supervisor without waiting for the result. If the queue is full, the command is dropped; it
+/// will be sent again.
 pub(super) fn tell(handle: &Handle, command: impl FnOnce(Reply<()>) -> Command) {
     let _ = handle.enqueue(command);
 }
 
 impl Broker {
-    /// Leaves the next daemon when each sandbox was last used.
+    /// Records for the next daemon when each sandbox was last used.
     pub(crate) async fn note_activities(&self) {
         let noted = self.shared.handles().into_iter().map(|handle| async move {
             let Some(last) = handle.activity.take_unnoted() else { return };
@@ -172,7 +171,7 @@ impl Broker {
 }
 
 impl Supervisor {
-    /// Ends the sandbox if its time is over: it may have got more since the reaper looked.
+    /// Ends the sandbox if it has expired: its timeout may have been extended since the reaper looked.
     pub(crate) async fn expire(&mut self) -> (Fate, Result<(), Error>) {
         let Some(expiry) = self.expiry().await else { return (Fate::Lives, Ok(())) };
         info!(id = %self.id(), why = %expiry, "the time of a sandbox is over");
@@ -183,7 +182,7 @@ impl Supervisor {
         }
     }
 
-    /// A command that runs is frozen as it is: the time of its sandbox is over.
+    /// A running command is frozen as well: its sandbox has expired.
     async fn end_because(&mut self, expiry: Expiry, how: AtExpiry) -> Result<(), Error> {
         let (status, next) = self.next(Trigger::Expired(expiry, how))?;
         if next == Next::Stay {
@@ -202,8 +201,8 @@ impl Supervisor {
         }
     }
 
-    /// Which of its times is over. That it is idle is a guess of ours until the guest says so: an
-    /// earlier daemon may have left a command that still runs.
+    /// Which of its timeouts has expired. Idleness is only assumed until the guest confirms it: an earlier daemon may
+    /// have left a running command.
     async fn expiry(&self) -> Option<Expiry> {
         let now = self.shared.now();
         let left = time_left(&self.activity, &self.published.borrow(), &now);

@@ -1,8 +1,7 @@
-//! Bringing together what the registry, the homes and the runtimes say, on start and at an interval.
+//! Brings the registry, the homes and the runtimes into agreement, on start and at intervals.
 //!
-//! A sandbox that has a supervisor is the supervisor's affair. For every other one: claim it, so that
-//! nobody else touches it; gather the evidence, only now, so that it cannot change meanwhile; judge
-//! ([`judge`], a pure function); act.
+//! A sandbox with a supervisor is left to it. Every other sandbox is handled in four steps: claim it, so that nothing
+//! else touches it; then gather the evidence, which can no longer change; judge ([`judge`], a pure function); act.
 
 mod judge;
 mod recover;
@@ -29,7 +28,7 @@ use judge::{Case, Copy, Evidence, Verdict, judge};
 use sandkeep_core::{Liveness, SandboxId, State, limits};
 use sandkeep_runtime::{MissingRuntime, Usable};
 
-/// Looks again and again until the broker closes.
+/// Repeats until the broker closes.
 pub(crate) async fn at_intervals(shared: Arc<Shared>) {
     loop {
         tokio::select! {
@@ -51,7 +50,7 @@ pub(crate) async fn at_intervals(shared: Arc<Shared>) {
     }
 }
 
-/// Has the storage look after its limits, beside all else, until the broker closes.
+/// Has the storage enforce its limits in the background, until the broker closes.
 pub(crate) async fn tend_limits(shared: Arc<Shared>) {
     loop {
         tokio::select! {
@@ -64,7 +63,7 @@ pub(crate) async fn tend_limits(shared: Arc<Shared>) {
     }
 }
 
-/// A destroy that failed is recorded and stays so until it succeeds.
+/// A failed destroy is recorded, and repeated until it succeeds.
 fn repeat_destroys(shared: &Shared) {
     for handle in shared.handles() {
         if handle.published.borrow().status.state() == State::Destroying {
@@ -73,7 +72,7 @@ fn repeat_destroys(shared: &Shared) {
     }
 }
 
-/// Deals with everything that nobody supervises.
+/// Handles everything without a supervisor.
 pub(crate) async fn once(shared: &Arc<Shared>) -> Result<(), Error> {
     let claims = claim(shared).await?;
     if claims.is_empty() {
@@ -97,7 +96,7 @@ pub(crate) async fn once(shared: &Arc<Shared>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Says what is there that belongs to nobody. It is left alone: a person must decide.
+/// Logs what belongs to no sandbox. It is left alone: a person must decide.
 pub(crate) async fn report_orphans(shared: &Shared) {
     let supervised = supervised(shared);
     match ownerless_volumes(shared, &supervised).await {
@@ -117,8 +116,8 @@ pub(crate) async fn report_orphans(shared: &Shared) {
     }
 }
 
-/// Removes the volumes that belong to nobody. Only for a broker whose rows die with it, where a create that was
-/// killed before it wrote its metadata leaves a volume that nothing else tells of.
+/// Removes volumes that belong to no sandbox. Only for a broker whose registry ends with it: there, a create that was
+/// killed before it wrote its metadata leaves a volume that nothing else refers to.
 pub(crate) async fn remove_orphans(shared: &Shared) -> Result<(), Error> {
     for id in ownerless_volumes(shared, &supervised(shared)).await? {
         shared.storage.destroy(&id).await?;
@@ -140,7 +139,7 @@ async fn ownerless_volumes(
     Ok(volumes)
 }
 
-/// A place held while reconcile looks; given back unless a supervisor takes it over.
+/// A sandbox claimed by reconcile; released unless a supervisor takes it over.
 struct Claim {
     shared: Arc<Shared>,
     id: SandboxId,
@@ -155,7 +154,7 @@ impl Drop for Claim {
     }
 }
 
-/// Everything that the registry, as this node's, or the homes know and nobody supervises.
+/// Every sandbox in this node's registry or homes that has no supervisor.
 async fn claim(shared: &Arc<Shared>) -> Result<Vec<Claim>, Error> {
     let (rows, homes) = tokio::join!(shared.registry.rows(), shared.blocking(|data| data.homes()));
     let mut ids: BTreeSet<SandboxId> = homes?.into_iter().collect();
@@ -165,8 +164,8 @@ async fn claim(shared: &Arc<Shared>) -> Result<Vec<Claim>, Error> {
     Ok(claims.map(|id| Claim { shared: Arc::clone(shared), id, held: true }).collect())
 }
 
-/// Writes damaged metadata anew from the row. It comes before the runtimes are asked: without its
-/// metadata, a runtime does not know whose a sandbox is.
+/// Restores damaged metadata from the row. This happens before the runtimes are asked, because without metadata a
+/// runtime cannot identify the owner of a sandbox.
 async fn mend(claim: &Claim, row: Option<&Row>) {
     let Some(Row { record: Ok(record), .. }) = row else { return };
     let (record, home) = (record.clone(), claim.shared.data.home(&claim.id));
@@ -181,15 +180,15 @@ async fn mend(claim: &Claim, row: Option<&Row>) {
     }
 }
 
-/// What the runtimes say.
+/// What the runtimes report.
 struct Heard {
     alive: HashMap<SandboxId, Liveness>,
-    /// Those that cannot say anything now, as an engine that does not answer: whether their sandboxes run
-    /// is not known, which is not the same as that they do not.
+    /// Runtimes that cannot answer now, such as an unreachable engine: whether their sandboxes run is unknown, which is
+    /// not the same as not running.
     silent: BTreeSet<&'static str>,
 }
 
-/// A runtime that cannot be used here runs nothing here.
+/// A runtime that is unusable here runs nothing here.
 async fn listen(shared: &Shared) -> Heard {
     let mut heard = Heard { alive: HashMap::new(), silent: BTreeSet::new() };
     for runtime in shared.runtimes.iter().filter(|runtime| runtime.usable() == Usable::Yes) {
@@ -212,7 +211,7 @@ async fn listen(shared: &Shared) -> Heard {
     heard
 }
 
-/// What earlier daemons left of all sandboxes, beside rows and homes.
+/// What earlier daemons left of all sandboxes, besides rows and homes.
 struct Traces {
     in_storage: InStorage,
     in_log: Revisited,
@@ -227,7 +226,7 @@ impl Traces {
     }
 }
 
-/// Judges one sandbox and acts. What goes wrong with one is said and keeps no other from its turn.
+/// Judges one sandbox and acts. An error is logged and does not affect other sandboxes.
 async fn settle(
     claim: Claim,
     row: Option<Row>,
@@ -272,7 +271,7 @@ async fn supervise(mut claim: Claim, case: Case, traces: &Traces) {
         Ok(runtime) => (Arc::clone(runtime), None),
         Err(error) => {
             warn!(id = %claim.id, %error, "a sandbox cannot be reached");
-            // It may come later; then start leads out.
+            // It may become available later; then start leads out.
             let runtime = shared.runtime(case.meta.spec.runtime()).map(Arc::clone);
             let runtime = runtime.unwrap_or_else(|_| MissingRuntime::listed("none", &error));
             (runtime, case.without_runtime())
@@ -284,7 +283,7 @@ async fn supervise(mut claim: Claim, case: Case, traces: &Traces) {
     let (mut supervisor, handle) = Supervisor::new(&shared, runtime, meta, status, revision);
     rejoin::load(&shared, &handle.execs, &traces.in_log).await;
     if let Err(error) = supervisor.restore_snapshots(&traces.in_storage).await {
-        // Without them it could lose some: reconcile comes back to it.
+        // Continuing without them could lose snapshots, so reconcile retries later.
         return warn!(id = %claim.id, %error, "cannot read what is recorded of a sandbox's snapshots");
     }
     let home = supervisor.home.clone();
@@ -296,7 +295,7 @@ async fn supervise(mut claim: Claim, case: Case, traces: &Traces) {
         match supervisor.recover(trigger, &handle).await {
             Ok(Fate::Gone) => return,
             Ok(Fate::Lives) => {}
-            // It is in the state that says so, and destroy leads out.
+            // Its state says so, and destroy leads out.
             Err(error) => warn!(id = %claim.id, %error, "cannot recover a sandbox"),
         }
     }

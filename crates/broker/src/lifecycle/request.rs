@@ -1,4 +1,4 @@
-//! What is asked of a supervisor. Each command carries the reply that its verb gives.
+//! Requests to a supervisor. Each command carries the reply channel of its verb.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use sandkeep_core::{Moment, SnapshotId};
 use sandkeep_storage::LayerId;
 use sandkeep_tree::TreePath;
 
-/// Where the supervisor puts a result, and where the caller waits for it.
+/// The sender for the supervisor's result; the caller waits on the other end.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
 pub(crate) type Answer<T> = oneshot::Receiver<Result<T, Error>>;
 
-/// A command that waits for its turn.
+/// A queued command.
 pub(crate) struct Request {
     pub command: Command,
-    /// The caller's: what a supervisor logs for a command is logged under the caller's request.
+    /// The caller's span: the supervisor's log lines for a command belong to the caller's request.
     pub span: Span,
 }
 
@@ -36,7 +36,7 @@ pub(crate) enum Command {
     Resume(Reply<()>),
     Destroy(Reply<()>),
     Amend(Box<Amendment>, Reply<()>),
-    /// Make a layer of what the volume holds.
+    /// Make a layer of the volume's content.
     Capture(LayerId, Reply<()>),
     /// The reply is the record; a transient snapshot has none.
     Snapshot(Box<SnapshotRequest>, Reply<Option<Arc<Record>>>),
@@ -44,14 +44,14 @@ pub(crate) enum Command {
     /// Restore some files. The reply is the paths that differed.
     Revert(Box<RevertRequest>, Reply<Vec<TreePath>>),
     Rollback(RollbackRequest, Reply<()>),
-    /// End the sandbox if its time is over.
+    /// End the sandbox if it has expired.
     Expire(Reply<()>),
-    /// Write down when the sandbox was last used.
+    /// Record when the sandbox was last used.
     NoteActivity(Box<Moment>, Reply<()>),
 }
 
 impl Command {
-    /// What logs call it.
+    /// The name for logs.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Create(..) => "create",
@@ -72,7 +72,7 @@ impl Command {
     }
 }
 
-/// The caller may have left; the command was carried out all the same.
+/// The caller may be gone; the command was carried out all the same.
 pub(super) fn answer<T>(reply: Reply<T>, result: Result<T, Error>) {
     match &result {
         Ok(_) => debug!("a command succeeded"),

@@ -1,17 +1,17 @@
-//! revert: some files become again what they were in a snapshot, and nothing else changes.
+//! revert: restore some files from a snapshot, and change nothing else.
 //!
 //! ```text
-//!   row `reverts/<sandbox>` ─▶ compare ─▶ archive of what differs ─▶ toolbox, inside, as root ─▶ no row
+//!   row `reverts/<sandbox>` ─▶ compare ─▶ archive of the differences ─▶ toolbox, inside, as root ─▶ row removed
 //! ```
 //!
-//! A root that is a plain directory is changed where it lies, while the sandbox is frozen or does not run: the host never
-//! writes to a tree that somebody else changes at the same time. An overlay must not be written to from behind, and only
-//! inside is it mounted: there the sandbox changes its own files, and so it does where the runtime cannot freeze it. One
-//! that is stopped is started for that, without the process that its template would start, and stopped again.
+//! If the root is a plain directory, the host changes it in place, while the sandbox is frozen or not running: the host
+//! never writes to a tree that is being changed concurrently. An overlay must not be modified from outside and is
+//! mounted only inside, so there the sandbox changes its own files; so it does if the runtime cannot freeze it. A
+//! stopped sandbox is started for this, without its template's start command, and stopped again.
 //!
-//! What is done can be done again. So a daemon that finds the row of an earlier one begins anew, and compares again:
-//! what the earlier one has done is no difference any more. What is too large, or takes too long, is given up; so is a
-//! revert that [`limits::REVERT_ATTEMPTS_MAX`] daemons did not live to finish. The sandbox's log says why.
+//! The steps are repeatable. A daemon that finds the row of an earlier one starts over and compares again: finished
+//! parts no longer differ. A revert that is too large, or takes too long, is abandoned; so is one that
+//! [`limits::REVERT_ATTEMPTS_MAX`] daemons died on. The sandbox's log has the reason.
 
 mod archive;
 mod intent;
@@ -44,18 +44,18 @@ pub(crate) use intent::{Intent, finish_all};
 pub(crate) struct RevertRequest {
     pub snapshot: SnapshotId,
     pub paths: Vec<TreePath>,
-    /// What is mounted inside.
+    /// Mount points inside.
     pub hidden: Vec<TreePath>,
-    /// It was started for this, and is to be stopped.
+    /// The sandbox was started for this, and is to be stopped again.
     pub woken: bool,
-    /// How many daemons have begun with it.
+    /// How many daemons have started it.
     pub attempts: u32,
-    /// What its caller holds as long as it lasts.
+    /// The caller's slot, held until the end.
     pub _slot: Option<Slot>,
 }
 
 impl Broker {
-    /// Answers with the paths that were not so.
+    /// Returns the paths that differed.
     pub async fn revert(
         &self,
         who: &Principal,
@@ -95,7 +95,7 @@ impl Broker {
 /// Who changes the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Changer {
-    /// The host, where they lie, while nothing inside runs.
+    /// The host, in place, while nothing inside runs.
     Host,
     /// The sandbox itself, as root.
     Sandbox,
@@ -118,15 +118,15 @@ impl Supervisor {
             true => self.restore(&request, &root, changer).await,
             false => Err(Error::RevertAbandoned { attempts: request.attempts }),
         };
-        // The next daemon does the rest.
+        // The next daemon continues.
         if let Err(Error::ShuttingDown) = &done {
             return done;
         }
-        // One that could not be started has failed, and says so.
+        // A sandbox that could not be started is `failed`.
         if (request.woken || wake) && self.status().state() == State::Running {
             self.stop().await?;
         }
-        // Also of one that failed: its caller knows, and may ask again.
+        // After a failure as well: the caller got the error, and may retry.
         Intent::over(&*self.shared.store, self.id()).await?;
         failpoint!("revert.after_outcome");
         if let Err(error) = &done {
@@ -143,7 +143,7 @@ impl Supervisor {
     ) -> Result<Vec<TreePath>, Error> {
         let quiesced = match changer {
             Changer::Sandbox => Quiesced::AtRest,
-            // Nothing changes the tree while the host does.
+            // Nothing else changes the tree while the host does.
             Changer::Host => self.quiesce().await?,
         };
         let done = self.restore_as(request, root, changer).await;
@@ -169,7 +169,7 @@ impl Supervisor {
         let counted = Some(Arc::clone(&memory));
         let compared = work.run(READ, move || {
             let diff = compare(&now, &then, &paths, hidden, counted)?;
-            // Before anything is changed: what cannot be brought back whole is not begun.
+            // Before anything is changed: a revert that cannot be completed is not started.
             archive::check_size(&diff)?;
             Ok((diff, then))
         });
@@ -186,7 +186,7 @@ impl Supervisor {
         let effort = work.effort.anew(limits::TREE_WORK_MAX_BYTES, limits::REVERT_MAX);
         let (work, then) = (work.then(effort.clone()), then.within(&effort));
         match changer {
-            // What runs sees it at once, and the rights of whoever is inside do not matter.
+            // Running processes see the change at once, and the rights of processes inside do not matter.
             Changer::Host => {
                 let path = root.own_dir().to_owned();
                 let restored = work.run(READ, move || {
@@ -220,7 +220,7 @@ impl Supervisor {
             let mut archive = archive::of(diff, then);
             loop {
                 let piece;
-                // What is not whole is not ended, and changes no more.
+                // An incomplete archive has no end, and changes nothing more.
                 (archive, piece) = work.piece(READ, archive).await?;
                 if piece.is_empty() {
                     input.end().await;
@@ -234,7 +234,7 @@ impl Supervisor {
     }
 }
 
-/// What must be done to `now` so that these paths are as `then`.
+/// The changes that turn `now` into `then` at these paths.
 fn compare(
     now: &View,
     then: &View,
@@ -244,7 +244,7 @@ fn compare(
 ) -> std::io::Result<Diff> {
     let mut beneath = Vec::with_capacity(paths.len());
     for path in paths {
-        // As the path was meant in the snapshot, or else as it is meant now.
+        // As the path resolves in the snapshot or, failing that, in the present.
         let meant = match then.resolve(path, Last::Itself)? {
             Some(meant) => Some(meant),
             None => now.resolve(path, Last::Itself)?,

@@ -1,7 +1,7 @@
-//! rollback: the files as they were at a snapshot. All processes end, the volume is swapped, the guest comes
-//! back. What the sandbox is stays: id, owner, labels, slot, journals, all snapshots and all forks.
+//! rollback: restores all files from a snapshot. All processes end, the volume is swapped, and the guest is launched
+//! again. The sandbox keeps its id, owner, labels, slot, journals, all snapshots and all forks.
 //!
-//! There is no way back from the intent, which names the snapshot: whoever finds it does all of it (again).
+//! The intent names the snapshot and cannot be undone: a daemon that finds it repeats all of it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,23 +17,23 @@ use sandkeep_core::{
     Operation, Principal, SandboxId, SnapshotName, State, Trigger, Verb, failpoint, with_causes,
 };
 
-/// A rollback that is asked for.
+/// A rollback request.
 pub(crate) struct RollbackRequest {
     pub snapshot: Arc<Record>,
     pub execs: OnExecs,
 }
 
-/// What becomes of commands that run.
+/// What happens to running commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnExecs {
-    /// They go on, and there is no rollback.
+    /// They continue, and the rollback is refused.
     Refuse,
     /// They end with everything else.
     End,
 }
 
 impl Broker {
-    /// Has the files of a sandbox be as they were at a snapshot.
+    /// Restores the files of a sandbox from a snapshot.
     pub async fn rollback(
         &self,
         who: &Principal,
@@ -54,7 +54,7 @@ impl Broker {
 impl Supervisor {
     pub(crate) async fn rollback(&mut self, request: RollbackRequest) -> Result<(), Error> {
         let RollbackRequest { snapshot, execs } = request;
-        // It may have been deleted while the request waited for its turn.
+        // It may have been deleted while the request was queued.
         if self.snapshots.get(&snapshot.id).is_none() {
             return Err(not_found(self.id(), &snapshot.name));
         }
@@ -66,7 +66,7 @@ impl Supervisor {
         self.begin_anew(status.state());
         self.record(status).await?;
         failpoint!("rollback.after_intent");
-        // With the intent no more commands begin; one may have slipped in before.
+        // After the intent no more commands start; one may have started before.
         if let Err(running) = self.commands_allow(execs) {
             let status = self.after(Trigger::CalledOff(Operation::Rollback));
             self.settle(status).await;
@@ -84,8 +84,7 @@ impl Supervisor {
         }
     }
 
-    /// The time of a sandbox that comes back to life begins anew: one that was paused at its timeout could not be
-    /// used otherwise.
+    /// The timeout restarts: a sandbox that was paused at its timeout could not be used otherwise.
     fn begin_anew(&mut self, before: State) {
         if !matches!(before, State::Running | State::Stopped) {
             self.meta_mut().began = self.shared.now();
@@ -93,7 +92,7 @@ impl Supervisor {
         }
     }
 
-    /// Everything after the intent: also what reconcile does for a rollback that was cut short.
+    /// Everything after the intent; reconcile also runs this for an interrupted rollback.
     pub(crate) async fn finish_rollback(&mut self) -> Result<(), Error> {
         let to = self.status().rollback_to().and_then(|id| self.snapshots.get(id));
         let result = self.swap_and_launch().await;
@@ -128,12 +127,12 @@ impl Supervisor {
         let snapshot = status.rollback_to().cloned().ok_or_else(nothing_named)?;
         self.expect_death();
         self.forget_guest();
-        // What they would still write is thrown away in any case.
+        // Anything they would still write is discarded anyway.
         self.runtime.stop(self.id(), Duration::ZERO).await?;
         failpoint!("rollback.after_processes");
         let root = self.volume.with_snapshots()?.rollback(&snapshot).await?;
         failpoint!("rollback.after_volume");
-        // What came back can be written anew from the start.
+        // Restored files must be writable again from the start.
         self.volume.tend().await;
         if status.state() != State::Stopped {
             self.meta_mut().boot_id = self.shared.data.boot_id().to_owned();

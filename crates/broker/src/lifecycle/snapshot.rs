@@ -1,14 +1,14 @@
-//! Snapshots: points in time of a sandbox's volume, and turns, which are numbered ones.
+//! Snapshots: points in time of a sandbox's volume, and turns, which are numbered snapshots.
 //!
 //! ```text
 //!   row: operation `snapshot` ─▶ sync, freeze ─▶ storage ─▶ thaw ─▶ record ─▶ row: none
 //!                                                                      │
-//!                                         the oldest turns give way ◀──┘
+//!                                        the oldest turns are pruned ◀─┘
 //! ```
 //!
-//! The record is the outcome: until it is written nobody was promised a snapshot, and what the storage has of it goes;
-//! after it nothing is lost. So the number of a turn is taken with the record, then written in the sandbox's row, and
-//! the next one is above both. A snapshot that failed leaves no gap.
+//! The record is the outcome: before it is written no caller was promised a snapshot, and the storage's copy is removed
+//! after a crash; afterwards nothing is lost. The number of a turn is therefore taken together with the record, then
+//! written to the sandbox's row, and the next number is above both. A failed snapshot leaves no gap.
 
 mod index;
 mod record;
@@ -52,7 +52,7 @@ impl From<&Record> for SnapshotView {
 }
 
 impl Broker {
-    /// Makes a snapshot, under a name if one is given.
+    /// Takes a snapshot, with a name if one is given.
     pub async fn snapshot(
         &self,
         who: &Principal,
@@ -70,7 +70,7 @@ impl Broker {
         self.make_snapshot(who, id, What::Asked(name), note).await
     }
 
-    /// Seals a turn: the snapshot of the next number.
+    /// Seals a turn: the snapshot with the next number.
     pub async fn seal_turn(
         &self,
         who: &Principal,
@@ -80,7 +80,7 @@ impl Broker {
         self.make_snapshot(who, id, What::Turn, note).await
     }
 
-    /// A snapshot after a tool's call. It gives way to later ones as those of turns do.
+    /// A snapshot after a tool call. It is pruned like those of turns.
     pub async fn snapshot_after_tool(
         &self,
         who: &Principal,
@@ -107,13 +107,13 @@ impl Broker {
         Ok(record.expect("only a transient snapshot has no record").as_ref().into())
     }
 
-    /// All snapshots of a sandbox, the oldest first.
+    /// All snapshots of a sandbox, oldest first.
     pub fn snapshots(&self, who: &Principal, id: &SandboxId) -> Result<Vec<SnapshotView>, Error> {
         let handle = self.shared.find(who, id)?;
         Ok(handle.snapshots.all().iter().map(|record| record.as_ref().into()).collect())
     }
 
-    /// One of them, by its name or id.
+    /// One snapshot, by name or id.
     pub fn snapshot_view(
         &self,
         who: &Principal,
@@ -124,7 +124,7 @@ impl Broker {
         Ok(handle.snapshot_named(name)?.as_ref().into())
     }
 
-    /// Removes one. Nothing that was made from it needs it.
+    /// Removes a snapshot. Nothing created from it depends on it.
     pub async fn delete_snapshot(
         &self,
         who: &Principal,
@@ -138,7 +138,7 @@ impl Broker {
 }
 
 impl Handle {
-    /// The snapshot of this name or id.
+    /// The snapshot with this name or id.
     pub fn snapshot_named(&self, name: &SnapshotName) -> Result<Arc<Record>, Error> {
         self.snapshots.find(name).ok_or_else(|| not_found(&self.id, name))
     }
@@ -154,7 +154,7 @@ impl Handle {
         self.ask(shared, Verb::Snapshot, |reply| Command::Snapshot(request, reply)).await
     }
 
-    /// A snapshot that its maker removes after use. It is recorded nowhere; reconcile removes it after a crash.
+    /// A snapshot that its creator removes after use. It is not recorded; reconcile removes it after a crash.
     pub async fn transient_snapshot(&self, shared: &Shared) -> Result<SnapshotId, Error> {
         let id = SnapshotId::random();
         self.snapshot(shared, id.clone(), What::Transient, None).await?;
@@ -181,7 +181,7 @@ fn check_note(note: Option<&str>) -> Result<(), Error> {
     }
 }
 
-/// A snapshot that is asked for.
+/// A snapshot request.
 pub(crate) struct SnapshotRequest {
     pub id: SnapshotId,
     pub what: What,
@@ -193,7 +193,7 @@ pub(crate) enum What {
     Asked(Option<SnapshotName>),
     Turn,
     Tool,
-    /// For a fork, which removes it when it is done. It is recorded nowhere.
+    /// For a fork, which removes it when it is done. It is not recorded.
     Transient,
 }
 
@@ -220,7 +220,8 @@ impl Supervisor {
             self.settle(status).await;
         }
         let record = made?;
-        // While the row still says that a snapshot is under way: a daemon that finds it so tells what is missing.
+        // Published while the row still says that a snapshot is in progress: a daemon that finds it so publishes what
+        // is missing.
         if let Some(record) = &record {
             self.tell_snapshot(record);
             failpoint!("snapshot.after_event");
@@ -270,7 +271,7 @@ impl Supervisor {
         }
     }
 
-    /// How many snapshots it may have at once.
+    /// The maximum number of its snapshots.
     fn max_snapshots(&self) -> usize {
         let own = self.meta.terms.max_snapshots.unwrap_or(usize::MAX);
         own.min(self.shared.policy.max_snapshots)
@@ -285,12 +286,12 @@ impl Supervisor {
         self.unquiesce(quiesced).await?;
         failpoint!("snapshot.after_thaw");
         made?;
-        // Not while it stands still: this may look at all of the tree.
+        // Not while it is frozen: this may scan the whole tree.
         self.volume.tend().await;
         Ok(())
     }
 
-    /// From here on it is there. `None` for one that nobody will look for.
+    /// From here on it exists. `None` for a transient snapshot.
     async fn write_down(
         &mut self,
         request: &SnapshotRequest,
@@ -321,8 +322,8 @@ impl Supervisor {
         Ok(Some(record))
     }
 
-    /// A number that was never used, and a name that is free: under an earlier prefix somebody may have chosen
-    /// what is a turn's name now.
+    /// A number that was never used, and a name that is free: with an earlier prefix a user may have chosen a name that
+    /// is a turn's name now.
     fn next_turn(&self) -> (SnapshotName, u64) {
         let prefix = &self.shared.policy.turn_prefix;
         let named = |number| (SnapshotName::of_turn(prefix, number), number);
@@ -332,7 +333,7 @@ impl Supervisor {
             .expect("there are fewer snapshots than numbers")
     }
 
-    /// What was made of a snapshot that is not to be. If it cannot be removed now, reconcile does.
+    /// Removes the storage's copy of a snapshot that failed. If that fails now, reconcile removes it.
     async fn discard(&self, snapshot: &SnapshotId) {
         if let Err(error) = self.delete_from_volume(snapshot).await {
             warn!(id = %self.id(), %error, "cannot remove what a failed snapshot left");
@@ -344,7 +345,7 @@ impl Supervisor {
         self.volume.with_snapshots()?.delete_snapshot(snapshot).await
     }
 
-    /// A new daemon finds that a snapshot was under way: what runs may stand still.
+    /// A new daemon finds that a snapshot was in progress: the sandbox may be frozen.
     pub(crate) async fn undo_snapshot(&mut self) -> Result<(), Error> {
         if self.status().state() == State::Running {
             self.runtime.thaw(self.id()).await?;
@@ -354,12 +355,12 @@ impl Supervisor {
         Ok(())
     }
 
-    /// The oldest turns give way until there are no more than there may be.
+    /// Removes the oldest turns until the maximum is kept.
     async fn prune(&self) {
         while self.snapshots.counted() > self.max_snapshots() {
             let Some(oldest) = self.snapshots.oldest_pruned() else { return };
             if let Err(error) = self.remove_snapshot(&oldest).await {
-                // It counts no more; reconcile removes what is left of it.
+                // It no longer counts; reconcile removes the rest of it.
                 warn!(id = %self.id(), snapshot = %oldest.name, %error, "cannot prune a snapshot");
                 return;
             }
@@ -378,15 +379,15 @@ impl Supervisor {
         Ok(())
     }
 
-    /// One that a fork has done with, that a crash left, or that is gone already.
+    /// Removes a snapshot that a fork has finished with, that a crash left, or that is gone already.
     async fn remove_unrecorded(&self, id: &SnapshotId) -> Result<(), Error> {
         self.snapshots.forget(id);
         let _nobody_reads = self.snapshots.removing().await;
         self.delete_from_volume(id).await
     }
 
-    /// The record first: a snapshot without one is removed sooner or later, a record without its snapshot would
-    /// promise what is not there.
+    /// The record first: a snapshot without a record is removed eventually, but a record without its snapshot would
+    /// promise something that does not exist.
     async fn remove_snapshot(&self, record: &Record) -> Result<(), Error> {
         self.shared.snapshots.remove(self.id(), &record.id).await?;
         failpoint!("prune.after_record");
@@ -399,7 +400,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Brings the copies in the home in line with the rows.
+    /// Updates the copies in the home from the rows.
     pub(crate) async fn copy_records(&self) {
         self.rewrite_meta().await;
         self.copy_snapshot_records().await;

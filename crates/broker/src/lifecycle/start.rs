@@ -1,4 +1,4 @@
-//! start: launch again on the volume that is there.
+//! start: launch again on the existing volume.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use sandkeep_core::{
 };
 
 impl Broker {
-    /// Launches a stopped or failed sandbox; nothing happens if it runs.
+    /// Launches a stopped or failed sandbox; does nothing if it is running.
     pub async fn start(&self, who: &Principal, id: &SandboxId) -> Result<View, Error> {
         let handle = self.shared.find(who, id)?;
         handle.ask(&self.shared, Verb::Start, Command::Start).await?;
@@ -29,22 +29,22 @@ impl Supervisor {
         self.start_up().await
     }
 
-    /// Has the guest run, and nothing of the template's own.
+    /// Starts the guest without the template's start command.
     pub(super) async fn wake(&mut self) -> Result<(), Error> {
         let (status, _) = self.next(Trigger::Begin(Verb::Start))?;
-        // Who looks at a broken runtime twice gets the same answer, not a second failure.
+        // A second request to a broken runtime gets the same answer, and not another failure.
         self.runtime.look_again().await;
         self.shared.usable_runtime(self.meta.spec.runtime())?;
         let before = self.status().state();
         self.meta_mut().boot_id = self.shared.data.boot_id().to_owned();
-        // Its time begins anew: a sandbox that was stopped at its timeout could not be used otherwise.
+        // The timeout restarts: a sandbox that was stopped at its timeout could not be used otherwise.
         self.meta_mut().began = self.shared.now();
         self.activity.touch();
         self.record(status).await?;
         failpoint!("start.after_intent");
         let launched = async {
             if before == State::Failed {
-                // Whatever went wrong, nothing of it may still run.
+                // Whatever went wrong, no part of it may still be running.
                 self.runtime.stop(self.id(), Duration::ZERO).await?;
             }
             self.prepare_launch().await?;

@@ -1,14 +1,14 @@
-//! What the template of a sandbox runs in it from the creation on: launched as a process when the sandbox
-//! comes up, and waited for until it is ready. A sandbox whose start-up fails when it is created is not
-//! made; one that is started again stays, and whoever asked is told.
+//! The template's start command: launched as a process when the sandbox comes up, and waited for until it is ready. If
+//! it fails during create, the sandbox is not created; if it fails during start, the sandbox stays, and the caller gets
+//! the error.
 //!
 //! ```text
-//!  note: exec X is due ─▶ the sandbox comes up ─▶ exec X ─▶ the note goes ─▶ ready
+//!  note: exec X is due ─▶ the sandbox comes up ─▶ exec X ─▶ the note is removed ─▶ ready
 //! ```
 //!
-//! It runs once each time that the sandbox comes up, whichever daemon dies on the way. The id of its exec is chosen before,
-//! and no guest runs two execs of one id. So whoever finds the note looks for X: in the journals, if it has ended, or in
-//! the guest. If neither knows it, it never began.
+//! It runs exactly once each time the sandbox comes up, even if the daemon dies in between. The id of its exec is
+//! chosen in advance, and no guest runs two execs with one id. A daemon that finds the note therefore looks for X: in
+//! the journals, if it has ended, or in the guest. If neither knows X, it never started.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl Supervisor {
         self.meta.spec.image_defaults().and_then(|defaults| defaults.start.clone())
     }
 
-    /// Notes down that the sandbox is about to come up, if its template starts something then.
+    /// Records that the sandbox is about to come up, if its template has a start command.
     pub(crate) async fn expect_start_up(&self) -> Result<(), Error> {
         if self.template_start_up().is_none() {
             return Ok(());
@@ -45,7 +45,7 @@ impl Supervisor {
         Some((start, due))
     }
 
-    /// If the note stays, the next daemon finds what it is about, and nothing runs twice.
+    /// If the note cannot be removed, the next daemon finds the exec, and nothing runs twice.
     async fn start_up_begun(&self) {
         let home = self.home.clone();
         if let Err(error) = self.shared.blocking(move |_| home.forget_start_up()).await {
@@ -53,22 +53,22 @@ impl Supervisor {
         }
     }
 
-    /// Launches what the template starts, if it is due. The sandbox runs, and is shown to.
+    /// Launches the start command if it is due. The sandbox runs, and is visible.
     pub(crate) async fn start_up(&self) -> Result<(), Error> {
-        // Of one that is being recovered that comes later, when what runs in it is known again.
+        // For a sandbox that is being recovered this happens later, when its running execs are known again.
         let Some(handle) = self.shared.supervised(self.id()) else { return Ok(()) };
         let Some((start, due)) = self.start_up_due().await else { return Ok(()) };
         let failed = |problem: String| Error::StartUpFailed { id: self.id().clone(), problem };
         let begun = processes::begin(&self.shared, &handle, &start, due).await;
         failpoint!("start_up.after_launch");
-        // Whoever is told that it failed does not find it running later.
+        // A caller that gets a failure must not find it running later.
         self.start_up_begun().await;
         failpoint!("start_up.after_begun");
         let journal = begun.map_err(|error| failed(error.to_string()))?;
         let shared = Arc::clone(&self.shared);
         let problem = tokio::select! {
             problem = processes::settled(&shared, &handle, &journal, &start.terms) => problem,
-            // Whoever destroys it need not wait for what it starts.
+            // A destroy need not wait for the start command.
             () = self.destroy_awaited() => None,
         };
         match problem {
@@ -77,8 +77,8 @@ impl Supervisor {
         }
     }
 
-    /// Goes on with all that an earlier daemon left in a sandbox that runs. What is due is begun before anybody can
-    /// ask for anything else.
+    /// Resumes everything that an earlier daemon left in a running sandbox. A due start command is launched before any
+    /// other request.
     pub(crate) async fn rejoin(&self, handle: &Arc<Handle>, guest: Arc<dyn Guest>) {
         let due = match self.status().state() {
             State::Running => self.start_up_due().await,
@@ -111,7 +111,7 @@ impl Supervisor {
     }
 }
 
-/// Whether an exec ran, or runs.
+/// Whether an exec has run or is running.
 async fn has_begun(handle: &Handle, guest: &dyn Guest, exec: &ExecId) -> Result<bool, GuestError> {
     let journal = handle.execs.index.find(exec);
     if journal.is_some_and(|journal| journal.end().is_some()) {

@@ -1,4 +1,4 @@
-//! stop: end all processes; the volume stays.
+//! stop: end all processes; the volume is kept.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use sandkeep_core::{
 use sandkeep_runtime::RuntimeError;
 
 impl Broker {
-    /// Ends all processes of a sandbox; nothing happens if it is stopped.
+    /// Ends all processes of a sandbox; does nothing if it is stopped.
     pub async fn stop(&self, who: &Principal, id: &SandboxId) -> Result<View, Error> {
         let handle = self.shared.find(who, id)?;
         handle.ask(&self.shared, Verb::Stop, Command::Stop).await?;
@@ -32,7 +32,7 @@ impl Supervisor {
         self.finish_stop().await
     }
 
-    /// Everything after the intent: also what reconcile does for a stop that was cut short.
+    /// Everything after the intent; reconcile also runs this for an interrupted stop.
     pub(crate) async fn finish_stop(&mut self) -> Result<(), Error> {
         self.expect_death();
         let result = self.end_processes().await;
@@ -47,7 +47,7 @@ impl Supervisor {
         Ok(result?)
     }
 
-    /// The grace is for a sandbox that will be used again: a destroy that waits cuts it short.
+    /// The grace period is for a sandbox that will be used again: a waiting destroy cuts it short.
     async fn end_processes(&self) -> Result<(), RuntimeError> {
         tokio::select! {
             result = self.runtime.stop(self.id(), limits::STOP_GRACE) => result,

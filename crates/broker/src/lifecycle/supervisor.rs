@@ -1,8 +1,8 @@
-//! One task per sandbox. It carries out lifecycle verbs one after the other, watches for the
-//! sandbox's death, and is the only writer of its state, in the registry and in `meta.json`.
+//! One task per sandbox. It carries out lifecycle verbs one after the other, waits for the sandbox's death, and is the
+//! only writer of its state, in the registry and in `meta.json`.
 //!
-//! A caller only waits for the answer: a verb that was taken is finished whether or not anybody still
-//! listens. Reading and execs do not come here; they use what every change publishes.
+//! A caller only waits for the answer: an accepted verb is finished whether or not the caller still listens. Reads and
+//! execs do not come here; they use the published state.
 
 mod steps;
 pub(crate) mod telling;
@@ -34,11 +34,11 @@ use telling::Told;
 /// Resolves when the sandbox is dead.
 type End = Pin<Box<dyn Future<Output = Death> + Send>>;
 
-/// What anybody may know at once.
+/// State that others can read at any time.
 #[derive(Clone)]
 pub(crate) struct Published {
     pub status: Status,
-    /// The way inside, while it runs.
+    /// The connection to the guest, while it runs.
     pub guest: Option<Arc<dyn Guest>>,
     pub meta: Arc<Meta>,
     /// How often this daemon has seen it stop.
@@ -46,7 +46,7 @@ pub(crate) struct Published {
 }
 
 impl Published {
-    /// Whether it runs, can be reached, and nothing is being done to it.
+    /// Whether it runs, is reachable, and no operation is in progress.
     pub fn is_at_work(&self) -> bool {
         self.status.state() == State::Running
             && self.status.operation().is_none()
@@ -59,7 +59,7 @@ pub(crate) struct Supervisor {
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) home: Home,
     pub(crate) meta: Arc<Meta>,
-    /// Where the row stands; `None` before the first write.
+    /// The row's revision; `None` before the first write.
     pub(crate) revision: Option<Revision>,
     pub(crate) published: watch::Sender<Published>,
     pub(crate) activity: Arc<Activity>,
@@ -72,25 +72,25 @@ pub(crate) struct Supervisor {
     death_watch: DeathWatch,
 }
 
-/// Whether the sandbox's end is news.
+/// Whether the sandbox's death is unexpected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DeathWatch {
-    /// It was launched anew: the end of what ran before is no news.
+    /// It was just launched again: the end of what ran before is expected.
     Begun,
     /// It runs, and is meant to.
     Kept,
-    /// It does not run, or its end is being brought about.
+    /// It does not run, or is being ended.
     Off,
 }
 
-/// Whether there still is something to supervise.
+/// Whether there is still something to supervise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Lives,
     Gone,
 }
 
-/// A sandbox says no more than it can have on its own disk; one exec it may have in any case.
+/// A sandbox's journals are limited to the size of its own disk; one exec is always allowed.
 fn journal_limits(usual: JournalLimits, meta: &Meta) -> JournalLimits {
     let disk_mb = meta.spec.resources().disk_mb;
     let disk = disk_mb.map_or(u64::MAX, |mb| mb.saturating_mul(limits::MIB));
@@ -99,7 +99,7 @@ fn journal_limits(usual: JournalLimits, meta: &Meta) -> JournalLimits {
 }
 
 impl Supervisor {
-    /// A supervisor and the way to it.
+    /// A supervisor and its handle.
     pub fn new(
         shared: &Arc<Shared>,
         runtime: Arc<dyn Runtime>,
@@ -163,7 +163,7 @@ impl Supervisor {
         &self.meta.id
     }
 
-    /// The metadata, to be changed; others see the change with the next [`Self::publish`].
+    /// The metadata, for changes; others see a change after the next [`Self::publish`].
     pub fn meta_mut(&mut self) -> &mut Meta {
         Arc::make_mut(&mut self.meta)
     }
@@ -172,7 +172,7 @@ impl Supervisor {
         self.published.borrow().status.clone()
     }
 
-    /// Serves verbs until the sandbox is gone or the broker closes.
+    /// Carries out verbs until the sandbox is gone or the broker closes.
     pub async fn run(mut self) {
         let closing = self.shared.closing.clone();
         let mut end: Option<End> = None;
@@ -238,7 +238,8 @@ impl Supervisor {
         Fate::Lives
     }
 
-    /// Answers a command after which the sandbox may be gone; then its place is free before the caller hears of it.
+    /// Answers a command after which the sandbox may be gone; in that case its id is released before the caller gets
+    /// the answer.
     fn conclude<T>(&mut self, fate: Fate, reply: Reply<T>, result: Result<T, Error>) -> Fate {
         if fate == Fate::Gone {
             self.leave();
@@ -247,7 +248,7 @@ impl Supervisor {
         fate
     }
 
-    /// Gives the place back. Commands that still wait for their turn find no sandbox, which is what a destroy wants.
+    /// Releases the id. Commands that are still queued find no sandbox, as intended by a destroy.
     fn leave(&mut self) {
         self.shared.release(&self.meta.id);
         self.inbox.close();
@@ -272,18 +273,18 @@ impl Supervisor {
         }
     }
 
-    /// What the state machine says to an trigger now.
+    /// The state machine's answer to a trigger in the current state.
     pub(crate) fn next(&self, trigger: Trigger) -> Result<(Status, Next), Error> {
         apply(&self.published.borrow().status, trigger)
             .map_err(|denied| denied_error(self.meta.id.clone(), denied))
     }
 
-    /// The status after an operation that this supervisor itself began.
+    /// The status after an operation that this supervisor itself started.
     pub(crate) fn after(&self, trigger: Trigger) -> Status {
         self.next(trigger).expect("only the supervisor ends what it began").0
     }
 
-    /// Writes a status to the registry and then shows it. An error leaves both as they were.
+    /// Writes a status to the registry and then publishes it. An error leaves both unchanged.
     pub(crate) async fn record(&mut self, status: Status) -> Result<(), Error> {
         let revision = self.shared.registry.put(&self.meta, &status, self.revision).await?;
         self.revision = Some(revision);
@@ -291,8 +292,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Shows an outcome even if it cannot be written: it is what is true. The next write brings the
-    /// row up to date, and so does reconcile after a crash, by what the runtime says.
+    /// Publishes an outcome even if it cannot be written, because it is true. The next write updates the row, and after
+    /// a crash so does reconcile, with the runtime's information.
     pub(crate) async fn settle(&mut self, status: Status) {
         if let Err(error) = self.record(status.clone()).await {
             warn!(id = %self.id(), %error, state = %status.state(), "cannot record an outcome");
@@ -300,7 +301,7 @@ impl Supervisor {
         }
     }
 
-    /// Shows a status, and tells it if it is an outcome; what does not run has no way inside.
+    /// Publishes a status, and its event if it is an outcome. A sandbox that does not run has no guest connection.
     pub(crate) fn publish(&mut self, status: Status) {
         let before = self.status();
         self.published.send_modify(|published| {
@@ -316,7 +317,7 @@ impl Supervisor {
         self.tell_state(&before);
     }
 
-    /// Opens the way inside a sandbox that runs, and watches for its death.
+    /// Connects to the guest of a running sandbox, and watches for its death.
     pub(crate) async fn enter(&mut self) -> Result<Arc<dyn Guest>, Error> {
         let guest = self.runtime.connect(self.id()).await?;
         self.published.send_modify(|published| published.guest = Some(Arc::clone(&guest)));
@@ -324,7 +325,7 @@ impl Supervisor {
         Ok(guest)
     }
 
-    /// Nobody gets inside until the next [`Self::enter`].
+    /// No requests reach the guest until the next [`Self::enter`].
     pub(crate) fn forget_guest(&self) {
         self.published.send_modify(|published| published.guest = None);
     }
@@ -334,29 +335,29 @@ impl Supervisor {
         Box::pin(async move { runtime.wait(&id).await })
     }
 
-    /// From now on its end is what was asked for.
+    /// From now on its death is intended.
     pub(crate) fn expect_death(&mut self) {
         self.death_watch = DeathWatch::Off;
     }
 
-    /// How many callers wait for this sandbox to be destroyed.
+    /// The number of callers that wait for this sandbox to be destroyed.
     pub(crate) fn destroys(&self) -> watch::Receiver<usize> {
         self.destroys.clone()
     }
 
-    /// Resolves when somebody waits for this sandbox to be destroyed.
+    /// Resolves when a caller waits for this sandbox to be destroyed.
     pub(crate) fn destroy_awaited(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut destroys = self.destroys.clone();
         async move {
             if destroys.wait_for(|waiting| *waiting > 0).await.is_err() {
-                // Nobody can ask any more.
+                // No handle is left to ask.
                 std::future::pending().await
             }
         }
     }
 }
 
-/// A denial of the state machine in the words of the broker.
+/// Translates a denial of the state machine into a broker error.
 pub(crate) fn denied_error(id: SandboxId, denied: Denied) -> Error {
     match denied {
         Denied::WrongState { state, verb, helps } => Error::WrongState { id, state, verb, helps },

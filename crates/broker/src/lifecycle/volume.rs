@@ -1,5 +1,6 @@
-//! The files of one sandbox: a volume of the storage, or files that its runtime keeps, of which nothing is here. Verbs
-//! ask the sandbox for its volume and never name the storage, so a verb that needs a volume says so where there is none.
+//! The files of one sandbox: a volume of the storage, or files that its runtime keeps and that are not here. Verbs ask
+//! the sandbox for its volume and never the storage, so a verb that needs a volume fails with a clear error without
+//! one.
 
 use std::sync::Arc;
 
@@ -38,7 +39,7 @@ impl Volume {
         }
     }
 
-    /// The volume, for something that cannot be done without one.
+    /// The volume, for an operation that cannot be done without one.
     pub fn stored(&self, what: &'static str) -> Result<&Stored, Error> {
         match self {
             Self::Stored(stored) => Ok(stored),
@@ -46,7 +47,7 @@ impl Volume {
         }
     }
 
-    /// The same, if it can go back in time at all.
+    /// The same, if it supports snapshots.
     pub fn with_snapshots(&self) -> Result<&Stored, Error> {
         let what = "a snapshot";
         let stored = self.stored(what)?;
@@ -54,12 +55,12 @@ impl Volume {
         Ok(stored)
     }
 
-    /// Whether it can be told at no cost how much it holds.
+    /// Whether its size is available at no cost.
     pub fn counts(&self) -> bool {
         matches!(self, Self::Stored(stored) if stored.capabilities().disk_quota)
     }
 
-    /// The root, if there is one here.
+    /// The root, if it is here.
     pub async fn root(&self) -> Result<Option<Root>, Error> {
         match self {
             Self::Stored(stored) => Ok(Some(stored.root().await?)),
@@ -81,7 +82,7 @@ impl Volume {
         }
     }
 
-    /// Has the storage look after the limit of the tree, which it does before long in any case.
+    /// Has the storage update the tree's limit now, instead of at the next interval.
     pub async fn tend(&self) {
         if let Self::Stored(Stored { storage, id }) = self
             && let Err(error) = storage.tend(Some(id)).await
@@ -91,7 +92,7 @@ impl Volume {
     }
 }
 
-/// Refuses what needs snapshots of a storage that has none.
+/// Refuses an operation that needs snapshots if the storage has none.
 pub(crate) fn require_snapshots(storage: &dyn Storage, what: &'static str) -> Result<(), Error> {
     match storage.capabilities().snapshots {
         true => Ok(()),
@@ -108,7 +109,7 @@ impl Stored {
         self.storage.capabilities()
     }
 
-    /// Makes the volume of a new sandbox.
+    /// Creates the volume of a new sandbox.
     pub async fn create(&self, spec: &Spec, quota: &Quota) -> Result<Root, Error> {
         Ok(self.storage.create(&self.id, &images::base(spec)?, quota).await?)
     }
@@ -143,12 +144,12 @@ impl Stored {
         Ok(self.storage.rollback(&self.id, snapshot).await?)
     }
 
-    /// As it is now, or was at a snapshot.
+    /// Its files at present, or at a snapshot.
     pub async fn view(&self, snapshot: Option<&SnapshotId>) -> Result<View, Error> {
         Ok(self.storage.view(&self.id, snapshot).await?)
     }
 
-    /// Makes a layer of what it holds, or held at a snapshot.
+    /// Makes a layer of its content, at present or at a snapshot.
     pub async fn layer(
         &self,
         snapshot: Option<&SnapshotId>,
@@ -158,7 +159,7 @@ impl Stored {
         Ok(self.storage.layer_from(&self.id, snapshot, below, layer).await?)
     }
 
-    /// A draft that lies where the volume does, to be looked at and dropped.
+    /// A draft in the volume's storage, to be read and dropped.
     pub async fn draft(&self, below: &[LayerId], layer: &LayerId) -> Result<LayerDraft, Error> {
         let what = "lay out a template twice";
         let taken = StorageError::Unsupported { storage: self.name(), what };

@@ -1,5 +1,5 @@
-//! Work of the host on the files of one sandbox. Whoever is inside decides how long it takes, so it has a budget, and it
-//! gives way: to a destroy of the sandbox, to the end of the daemon, and to a caller that leaves.
+//! Work of the host on the files of one sandbox. The processes inside determine how long it takes, so it has a budget,
+//! and it is abandoned for a destroy of the sandbox, a shutdown of the daemon, and a caller that disconnects.
 
 use std::io::{self, Read};
 
@@ -23,7 +23,7 @@ pub(crate) struct FileWork {
 }
 
 impl FileWork {
-    /// `destroys` is how many callers wait for the sandbox to be destroyed.
+    /// `destroys` counts the callers that wait for the sandbox to be destroyed.
     pub fn new(shared: &Shared, id: &SandboxId, destroys: watch::Receiver<usize>) -> Self {
         Self {
             effort: Effort::default(),
@@ -40,7 +40,7 @@ impl FileWork {
         Self { effort, id, storage: self.storage, closing, destroys: self.destroys.clone() }
     }
 
-    /// Has another thread work, which must ask the effort often whether it may go on.
+    /// Runs the work on another thread. It must check the effort often.
     pub async fn run<T: Send + 'static>(
         &self,
         what: &'static str,
@@ -59,8 +59,7 @@ impl FileWork {
         done.map_err(|source| self.error(what, source))
     }
 
-    /// Reads the next piece; an empty one is the end. Between two of them nothing holds a thread, so whoever takes
-    /// them may be slow.
+    /// Reads the next piece; an empty one is the end. Between pieces no thread is held, so the receiver may be slow.
     pub async fn piece<R: Read + Send + 'static>(
         &self,
         what: &'static str,
@@ -74,7 +73,7 @@ impl FileWork {
         self.run(what, read).await
     }
 
-    /// Does something that waits for somebody else, unless the sandbox or the daemon is to go meanwhile.
+    /// Waits for something, unless the sandbox is destroyed or the daemon shuts down meanwhile.
     pub async fn unless_unwanted<T>(&self, waiting: impl Future<Output = T>) -> Result<T, Error> {
         tokio::select! {
             biased;
@@ -86,12 +85,12 @@ impl FileWork {
         }
     }
 
-    /// Resolves when the sandbox is to be destroyed, or the daemon ends.
+    /// Resolves when the sandbox is to be destroyed, or the daemon shuts down.
     async fn unwanted(&self) {
         let mut destroys = self.destroys.clone();
         let asked = async {
             if destroys.wait_for(|waiting| *waiting > 0).await.is_err() {
-                // Nobody can ask any more.
+                // No handle is left to ask.
                 std::future::pending().await
             }
         };
@@ -112,7 +111,7 @@ impl FileWork {
         if let Some(over) = source.get_ref().and_then(|inner| inner.downcast_ref::<Over>()) {
             return (*over).into();
         }
-        // The error itself may have lost why, on its way through an archive.
+        // The error's kind may have been lost on its way through an archive.
         let itself = source.get_ref().and_then(|inner| inner.downcast_ref().copied());
         match self.effort.given_up().or(itself) {
             Some(GivenUp::Cancelled) => self.gave_way(),

@@ -1,56 +1,56 @@
-//! What sandboxes of a runtime can do here. A runtime knows only its own part: whether files can be taken
-//! back is the storage's, which programs there are the template's, how many and how long the operator's.
+//! What sandboxes of a runtime can do on this machine. A runtime knows only its own part: snapshots depend on the
+//! storage, available programs on the template, counts and durations on the operator.
 
 use crate::shared::Shared;
 use sandkeep_image::Found;
 use sandkeep_runtime::{Capabilities, Files, Runtime, Usable};
 
-/// Programs that are a browser, as distributions call them.
+/// Names of browser programs in common distributions.
 const BROWSERS: [&str; 5] =
     ["chromium", "chromium-browser", "google-chrome", "firefox", "firefox-esr"];
 
-/// Figures for choosing a runtime; `0` is no limit.
+/// Figures for choosing a runtime; `0` means no limit.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 pub struct Abilities {
     #[serde(flatten)]
     pub runtime: Capabilities,
-    /// A sandbox sees a graphics processor.
+    /// Whether a sandbox has access to a GPU.
     pub has_gpu: bool,
-    /// The usual template has a browser.
+    /// Whether the default template has a browser.
     pub has_browser: bool,
-    /// A sandbox can have a network other than its own loopback.
+    /// Whether a sandbox can have a network other than its own loopback.
     pub has_network: bool,
     /// Maximum number of concurrent execs in one sandbox.
     pub max_concurrent_tasks: usize,
     pub snapshots: bool,
     pub rollback: bool,
-    /// Processes that outlive the request that began them.
+    /// Whether processes can outlive the request that started them.
     pub launch_process: bool,
-    /// A sandbox can be put away into cold storage.
+    /// Whether a sandbox can be moved to cold storage.
     pub deep_pause: bool,
     /// Maximum number of sandboxes.
     pub concurrent_sandboxes: usize,
-    /// The longest time that a sandbox may live, in seconds.
+    /// Maximum lifetime of a sandbox, in seconds.
     pub max_sandbox_duration: u64,
     pub id_range: IdRangeKind,
-    /// Which of `resources` hold.
+    /// Which of `resources` are enforced.
     pub limits: Vec<&'static str>,
     pub disk_quota: bool,
 }
 
-/// Whose ids the users inside have on the host.
+/// The host ids of the users inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum IdRangeKind {
-    /// Each sandbox has ids that nobody else has.
+    /// Each sandbox has ids of its own.
     Own,
-    /// Sandboxes have ids in common with each other, or with the host.
+    /// Sandboxes share ids with each other, or with the host.
     Shared,
 }
 
 pub(crate) fn of(shared: &Shared, runtime: &dyn Runtime) -> Abilities {
     let can = runtime.capabilities();
-    // Nothing can be done in a sandbox that cannot be made.
+    // Nothing is possible in a sandbox that cannot be created.
     let usable = shared.offers(runtime) == Usable::Yes;
     let storage = match runtime.files() {
         Files::OnStorage(_) => Some(shared.storage.capabilities()),
@@ -64,7 +64,7 @@ pub(crate) fn of(shared: &Shared, runtime: &dyn Runtime) -> Abilities {
     };
     let policy = &shared.policy;
     Abilities {
-        // No runtime passes devices or a network into a sandbox, and nothing keeps paused ones elsewhere.
+        // No runtime passes devices or a network into a sandbox, and nothing moves paused sandboxes elsewhere.
         has_gpu: false,
         has_network: false,
         deep_pause: false,

@@ -1,4 +1,4 @@
-//! May this be made at all? Answered before anything is recorded or done.
+//! Admission: whether a sandbox may be created at all. Decided before anything is recorded or done.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use sandkeep_home::Meta;
 use sandkeep_runtime::{Capabilities, Files, Runtime};
 use sandkeep_storage::{Quota, Storage};
 
-/// Whose a sandbox of this draft will be.
+/// The owner of a sandbox created from this draft.
 pub(crate) fn owner(who: &Principal, draft: &SpecDraft) -> Result<Owner, Error> {
     let wrong = |problem| Error::InvalidField { field: "project", problem };
     let max = limits::OWNER_MAX_BYTES;
@@ -29,7 +29,7 @@ pub(crate) fn owner(who: &Principal, draft: &SpecDraft) -> Result<Owner, Error> 
     }
 }
 
-/// A sandbox that may be made. Its template stays what it is until this is dropped.
+/// A sandbox that may be created. Its template does not change until this is dropped.
 pub(crate) struct Admitted<'a> {
     pub spec: Spec,
     pub terms: Terms,
@@ -45,7 +45,7 @@ pub(crate) async fn admit<'a>(
 ) -> Result<Admitted<'a>, Error> {
     let mut draft = shared.policy.with_profile(draft)?;
     let name = draft.runtime.as_deref().unwrap_or_else(|| usual_runtime(shared));
-    // One that could not be used before may have come since.
+    // A runtime that was unusable before may work now.
     shared.runtime(name)?.look_again().await;
     let runtime = shared.usable_runtime(name)?;
     let chosen = shared.choose_template(owner, draft.template.as_deref()).await?;
@@ -57,7 +57,7 @@ pub(crate) async fn admit<'a>(
     draft.runtime = Some(runtime.name().to_owned());
     draft.template = Some(chosen.template.name().to_owned());
     draft.privilege = draft.privilege.or(match chosen.template.default_privilege() {
-        // Where there is no root inside, an image is run as well as it can be.
+        // If the runtime has no root inside, an image is run as well as possible.
         Privilege::Root if !can.any_user => None,
         usual => Some(usual),
     });
@@ -86,7 +86,7 @@ pub(crate) async fn admit<'a>(
     Ok(Admitted { spec, terms, runtime, template: chosen })
 }
 
-/// Who asks for snapshots gets them or is refused; what is usual here is no promise.
+/// An explicit request for snapshots is kept or refused; a default is no promise.
 fn snapshots_tool_calls(shared: &Shared, files: Files, asked: Option<bool>) -> Result<bool, Error> {
     match asked {
         Some(true) => require_snapshots(&*shared.storage, "a snapshot").map(|()| true),
@@ -96,7 +96,7 @@ fn snapshots_tool_calls(shared: &Shared, files: Files, asked: Option<bool>) -> R
     }
 }
 
-/// A sandbox whose files the runtime keeps has nothing that only a volume can have.
+/// Refuses features that need a volume if the runtime keeps the files itself.
 fn refuse_what_needs_a_volume(draft: &SpecDraft, runtime: &str) -> Result<(), Error> {
     let resources = draft.resources.as_ref();
     let needs = [
@@ -116,7 +116,7 @@ fn refuse_what_needs_a_volume(draft: &SpecDraft, runtime: &str) -> Result<(), Er
     }
 }
 
-/// The spec with whoever will keep the files. A volume that the runtime could not use is not made.
+/// The spec with the keeper of its files. A volume that the runtime could not use is not created.
 pub(crate) fn with_files(
     shared: &Shared,
     runtime: &dyn Runtime,
@@ -136,7 +136,7 @@ pub(crate) fn with_files(
     }
 }
 
-/// How much the volume of a sandbox may hold.
+/// The size limits of a sandbox's volume.
 pub(crate) fn volume_quota(resources: &Resources) -> Quota {
     let bytes = |mb: Option<u64>| mb.map(|mb| mb.saturating_mul(limits::MIB));
     Quota { tree_bytes: bytes(resources.disk_mb), total_bytes: bytes(resources.disk_total_mb) }
@@ -152,7 +152,7 @@ fn refuse_what_is_not_limited(shared: &Shared, resources: &Resources) -> Result<
     Err(Error::StorageLacks { what, needs: "disk_quota", storage: shared.storage.name() })
 }
 
-/// What a runtime cannot do when the time is over is not promised, nor more than the daemon allows.
+/// Refuses expiry actions that the runtime cannot do, and durations beyond the daemon's maximum.
 pub(crate) fn check_terms(
     terms: &Terms,
     runtime: &dyn Runtime,
@@ -176,7 +176,7 @@ pub(crate) fn usual_runtime(shared: &Shared) -> &str {
     shared.policy.default_runtime.as_deref().unwrap_or(default_name(first))
 }
 
-/// Every later row must fit as well, or the sandbox could be made and never destroyed.
+/// Checks that every later version of the row fits as well; otherwise the sandbox could be created but never destroyed.
 pub(crate) fn check_row(meta: &Meta) -> Result<(), Error> {
     let size = registry::row_len(meta);
     let max = limits::STORE_VALUE_MAX_BYTES - limits::ROW_RESERVE_BYTES;
@@ -194,12 +194,12 @@ pub(crate) fn check_row(meta: &Meta) -> Result<(), Error> {
     Err(Error::InvalidField { field, problem })
 }
 
-/// A broker without any part of a kind knows none by the empty name either, and the error says so.
+/// A broker without any part of a kind does not know the empty name either, and the error says so.
 fn default_name(first: Option<&str>) -> &str {
     first.unwrap_or_default()
 }
 
-/// A limit that was asked for holds, or the sandbox is not made. Defaults are no promise.
+/// A requested limit is enforced, or the sandbox is not created. Defaults are no promise.
 fn refuse_what_cannot_be_kept(
     asked: &ResourcesDraft,
     runtime: &str,
@@ -221,7 +221,7 @@ fn refuse_what_cannot_be_kept(
     }
 }
 
-/// What else would help, if it would.
+/// An additional hint, if one helps.
 fn without_root() -> &'static str {
     match rustix::process::geteuid().is_root() {
         true => "",
@@ -229,14 +229,14 @@ fn without_root() -> &'static str {
     }
 }
 
-/// What this machine has.
+/// The resources of this machine.
 pub(crate) async fn host_limits(storage: &dyn Storage) -> Result<HostLimits, Error> {
     let unreadable = |source| Error::HostUnreadable { source };
     let (memory_mb, cpus) = memory_and_cpus().map_err(unreadable)?;
     Ok(HostLimits { memory_mb, cpus, disk_default_mb: disk_default_mb(storage).await? })
 }
 
-/// Without a quota one sandbox could fill the disk of all.
+/// Without a quota one sandbox could fill the disk for all.
 async fn disk_default_mb(storage: &dyn Storage) -> Result<Option<u64>, Error> {
     if !storage.capabilities().disk_quota {
         return Ok(None);
@@ -255,6 +255,6 @@ fn memory_and_cpus() -> std::io::Result<(u64, f64)> {
         .and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse().ok());
     let unreadable = || std::io::Error::other("/proc/meminfo does not say MemTotal");
     let memory_mb = memory_kb.ok_or_else(unreadable)? / 1024;
-    // No machine has so many processors that a float could not count them.
+    // No machine has more processors than a float can represent exactly.
     Ok((memory_mb, cpus as f64))
 }

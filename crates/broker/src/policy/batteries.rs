@@ -1,5 +1,5 @@
-//! Whether the escape battery lets a runtime be offered. `doctor` leaves its results in the data directory; here they
-//! are looked at whenever somebody asks for a runtime, and read when they have changed.
+//! Whether the results of the isolation tests allow a runtime to be offered. `doctor` writes its results to the data
+//! directory. They are checked whenever a runtime is requested, and read again when they have changed.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -13,11 +13,11 @@ pub(crate) struct Batteries {
     seen: Mutex<HashMap<String, Seen>>,
 }
 
-/// The last result that was read, and the file that it was read from.
+/// The last result, and the file that it was read from.
 #[derive(Clone)]
 struct Seen {
     stamp: BatteryStamp,
-    /// `Err` if the file says nothing.
+    /// `Err` if the file is unreadable.
     result: Result<Arc<Battery>, Arc<std::io::Error>>,
 }
 
@@ -26,12 +26,12 @@ impl Batteries {
         Self { data: data.to_owned(), seen: Mutex::default() }
     }
 
-    /// The last result of a runtime's battery, if it ever ran.
+    /// The last result of a runtime's tests, if they ever ran.
     pub fn last(&self, runtime: &str) -> Option<Arc<Battery>> {
         self.look(runtime)?.result.ok()
     }
 
-    /// A runtime that was never tried is offered; one that leaked, or of which nobody can tell any more, is not.
+    /// A runtime without results is offered; one that leaked, or whose result is unreadable, is not.
     pub fn verdict(&self, runtime: &str) -> Usable {
         match self.look(runtime).map(|seen| seen.result) {
             None => Usable::Yes,

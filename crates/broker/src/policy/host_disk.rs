@@ -1,8 +1,9 @@
-//! The host's disk outside of sandboxes: journals, uploads and what is put down while a template is made. All of it is in
-//! the data directory, so it is this node's alone: what each owner has of it is counted in memory, from what is found on
-//! disk when the daemon starts. What sandboxes have is counted by their rows ([`super::quota`]).
+//! The host's disk outside of sandboxes: journals, uploads and temporary files of imports. All of it is in this node's
+//! data directory, so each owner's share is counted in memory, starting from what is on disk when the daemon starts.
+//! The files of sandboxes are counted by their rows ([`super::quota`]).
 //!
-//! The last part of the disk is for the daemon's own records: without it nothing could be stopped or destroyed.
+//! The last part of the disk is reserved for the daemon's own records: without them nothing could be stopped or
+//! destroyed.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +14,7 @@ use crate::error::Error;
 use sandkeep_core::ledger::{Ledger, Over, Shares};
 use sandkeep_core::limits;
 
-/// The ledger of all that the daemon holds for tenants in its data directory.
+/// The ledger of everything that the daemon stores for tenants in its data directory.
 pub(crate) fn ledger(data: &Path, policy: &Policy) -> Arc<Ledger> {
     let quotas = &policy.quotas;
     let shares =
@@ -26,7 +27,7 @@ pub(crate) fn ledger(data: &Path, policy: &Policy) -> Arc<Ledger> {
     Ledger::new("host_mb", shares, move |bytes| disk.room(bytes))
 }
 
-/// Who may fill so much in sandboxes and templates may have the same again outside of them.
+/// The default: as much outside of sandboxes and templates as inside them.
 fn host_mb(quota: &Quota) -> Option<u64> {
     let usual = |disk_mb: u64| disk_mb.saturating_add(quota.template_mb.unwrap_or(0));
     quota.host_mb.or(quota.disk_mb.map(usual))
@@ -35,7 +36,7 @@ fn host_mb(quota: &Quota) -> Option<u64> {
 struct HostDisk {
     path: PathBuf,
     reserve_bytes: u64,
-    /// When somebody looked, and how much could be written then; what was taken since is gone from it.
+    /// When the free space was last read, and its value, minus what was taken since.
     last: Mutex<Option<(Instant, u64)>>,
 }
 
@@ -46,7 +47,7 @@ impl HostDisk {
             last.filter(|(at, left)| at.elapsed() < limits::HOST_LOOK_FRESH && bytes <= *left);
         let (at, left) = match known {
             Some(known) => known,
-            // One that does not answer says so when it is written to.
+            // A disk that does not answer will fail when it is written to.
             None => match rustix::fs::statvfs(&self.path) {
                 Ok(found) => {
                     let free = found.f_bavail.saturating_mul(found.f_frsize);

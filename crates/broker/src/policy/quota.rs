@@ -1,5 +1,5 @@
-//! How much each organization and each user may have of everything that is counted. Nobody keeps a sum: a new sandbox
-//! writes its row first, and its rank among the rows of its owner decides, on whichever nodes they are ([`standing`]).
+//! Quotas of each organization and each user. No sums are stored: a new sandbox writes its row first, and its rank
+//! among the rows of its owner decides, on whichever nodes they are ([`standing`]).
 
 use crate::error::Error;
 use crate::policy::{Quota, Quotas};
@@ -8,20 +8,20 @@ use sandkeep_core::Owner;
 use sandkeep_store::Revision;
 
 impl Quotas {
-    /// Whether there is anything to count.
+    /// Whether any quota on sandboxes is set.
     pub(crate) fn count_sandboxes(&self) -> bool {
         counts(&self.organization) || counts(&self.user)
     }
 }
 
-/// Whether a quota bounds any sum at all. Without one there is nothing to count.
+/// Whether a quota limits any sum. Without one there is nothing to count.
 fn counts(quota: &Quota) -> bool {
-    // The others are counted elsewhere: templates in the store, requests as they come.
+    // The others are counted elsewhere: templates in the store, requests as they arrive.
     let Quota { sandboxes, cpus, memory_mb, disk_mb, .. } = quota;
     sandboxes.is_some() || cpus.is_some() || memory_mb.is_some() || disk_mb.is_some()
 }
 
-/// A pair, so that no two tenants' strings can be taken for one another's.
+/// A pair, so that no two tenants' strings can be confused.
 fn user(owner: &Owner) -> (String, String) {
     (owner.organization.clone(), owner.user.clone())
 }
@@ -48,19 +48,19 @@ fn within(quota: &Quota, whose: &'static str, used: Share, more: Share) -> Resul
     Ok(())
 }
 
-/// How a sandbox that is being placed stands to its owner's quotas.
+/// Whether a sandbox that is being placed is within its owner's quotas.
 pub(crate) enum Standing {
     Within,
     Over(Error),
-    /// It is over only if all that are ahead of it are placed, and some are not decided yet.
+    /// It is over only if all sandboxes ahead of it are placed, and some are still undecided.
     Undecided(Error),
 }
 
 /// Judges the row `placing` at `revision` by all rows of its organization, listed after it was written.
 ///
-/// Ahead of it are all that are placed, and of those that are being placed the earlier ones. Of any two that are being
-/// placed one therefore sees the other, so both cannot take the last place; and whoever was placed although it came
-/// later has counted this one, so this one is not refused on its account.
+/// Ahead of it are all placed rows, and the earlier ones of those being placed. Of any two rows being placed one
+/// therefore sees the other, so both cannot take the last slot. A row that was placed although it came later has
+/// counted this one, so this one is not refused because of it.
 pub(crate) fn standing(
     quotas: &Quotas,
     rows: &[FoundRow],
@@ -137,7 +137,7 @@ mod tests {
         }
     }
 
-    /// How one more of this user's, written after all of these rows, stands.
+    /// The standing of one more row of this user, written after all of these.
     fn one_more(rows: &[FoundRow], user: &str, millicpus: u64) -> Standing {
         standing(&quotas(), rows, &owner("acme", user), share(millicpus), Revision(100))
     }

@@ -1,6 +1,5 @@
-//! How many requests a caller may make: a bucket of tokens for each user and each organization. A
-//! request takes one token from both; they fill up at the rate that is allowed, to what one second
-//! brings. Without a rate there are no buckets.
+//! Rate limits: a token bucket for each user and each organization. A request takes one token from both. A bucket is
+//! refilled at the allowed rate, up to the tokens of one second. Without a rate there are no buckets.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -29,7 +28,7 @@ struct Rate {
     per_second: f64,
 }
 
-/// Tokens, as they were at a time since boot.
+/// The tokens at a time since boot.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     tokens: f64,
@@ -37,7 +36,7 @@ struct Bucket {
 }
 
 impl Rate {
-    /// At least one token fits, or nobody who may do less than one a second could do anything.
+    /// At least one token fits; otherwise a rate below one per second would allow nothing.
     fn size(self) -> f64 {
         self.per_second.max(1.0)
     }
@@ -58,12 +57,12 @@ impl Rates {
         }
     }
 
-    /// Whether anybody's requests are counted.
+    /// Whether any rate is set.
     pub fn are_limited(&self) -> bool {
         self.organization.is_some() || self.user.is_some()
     }
 
-    /// Takes a token for one request. One that is refused takes none from either bucket.
+    /// Takes a token for one request. A refused request takes none from either bucket.
     pub fn admit(&self, who: &Principal, now: Duration) -> Result<(), Error> {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         let Buckets { organizations, users } = &mut *buckets;
@@ -90,7 +89,7 @@ impl Rates {
     }
 }
 
-/// The tokens that a caller has; who was never seen has all.
+/// The tokens of a caller; a new caller has a full bucket.
 fn look<K: Hash + Eq>(
     rate: Option<Rate>,
     buckets: &mut HashMap<K, Bucket>,
@@ -99,7 +98,7 @@ fn look<K: Hash + Eq>(
 ) -> Option<(Rate, f64)> {
     let rate = rate?;
     if buckets.len() >= limits::RATE_BUCKETS_MAX {
-        // A full bucket says the same as none.
+        // A full bucket is the same as none.
         buckets.retain(|_, bucket| rate.filled(*bucket, now) < rate.size());
     }
     let tokens = buckets.get(key).map_or(rate.size(), |bucket| rate.filled(*bucket, now));

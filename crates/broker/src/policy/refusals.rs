@@ -1,5 +1,5 @@
-//! Refusals by policy as events. A client that is refused is likely to try again at once, and must not push all other
-//! events out of a log that is bounded: refusals of one user for one reason within a moment are told together.
+//! Policy refusals as events. A refused client is likely to retry at once, and must not push all other events out of a
+//! bounded log: refusals of one user for one reason within a short time are combined into one event.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -19,7 +19,7 @@ struct Recent {
 }
 
 impl Refusals {
-    /// Counts one more; returns how many to tell of now, if any.
+    /// Counts one more; returns the number to publish now, if any.
     fn count(&self, who: &Principal, code: Code, now: Duration) -> Option<u64> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_recent =
@@ -38,7 +38,7 @@ impl Refusals {
 }
 
 impl Broker {
-    /// A request of this principal was refused with this code; an event if it was by policy.
+    /// Records that a request of this principal was refused with this code; publishes an event for policy refusals.
     pub fn note_refusal(&self, who: &Principal, code: Code) {
         if !is_policy(code) {
             return;
@@ -51,7 +51,7 @@ impl Broker {
     }
 }
 
-/// Whether a rule about the caller refused it, and not what the request is about.
+/// Whether it was refused by a rule about the caller, and not because of the request's content.
 fn is_policy(code: Code) -> bool {
     match code.kind() {
         Kind::Quota | Kind::RateLimited => true,

@@ -1,6 +1,6 @@
-//! Places for what takes long and costs the daemon itself: uploads, imports, builds, diffs. No organization can have all of
-//! them: it gets one more only while it leaves more free than it has. Alone it has half, and whoever comes next finds
-//! half of the rest.
+//! Slots for long operations that cost the daemon itself: uploads, imports, builds, diffs. No organization can take all
+//! of them: it gets one more only if afterwards at least as many are free as it holds. Alone it gets half, and the next
+//! organization half of the rest.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,14 +10,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::error::Error;
 
 pub(crate) struct Slots {
-    /// What they are for, as the error calls them.
+    /// Their purpose, as named in errors.
     what: &'static str,
     total: usize,
     free: Arc<Semaphore>,
     held: Arc<Mutex<HashMap<String, usize>>>,
 }
 
-/// A place, until it is dropped.
+/// A slot, held until dropped.
 #[derive(Debug)]
 pub(crate) struct Slot {
     organization: String,
@@ -26,7 +26,7 @@ pub(crate) struct Slot {
 }
 
 fn locked(held: &Mutex<HashMap<String, usize>>) -> MutexGuard<'_, HashMap<String, usize>> {
-    // Nothing panics while it holds the lock.
+    // No code panics while it holds the lock.
     held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -48,10 +48,10 @@ impl Slots {
         Ok(Slot { organization, held: Arc::clone(&self.held), _permit: permit })
     }
 
-    /// Waits until nobody has one, and gives no more.
+    /// Waits until all are free, and gives out no more.
     pub async fn close(&self) {
         let all = u32::try_from(self.total).unwrap_or(u32::MAX);
-        // Fails only if it was closed, which nobody does.
+        // Fails only if the semaphore is closed, which never happens.
         if let Ok(all) = self.free.acquire_many(all).await {
             all.forget();
         }

@@ -1,5 +1,5 @@
-//! Sockets of the host that lead to a port of a sandbox: raw TCP, for what is not HTTP. They are on
-//! loopback, and a connection is taken only from the user who runs the daemon, as for the API itself.
+//! Sockets of the host that forward to a port of a sandbox: raw TCP, for protocols other than HTTP. They are on
+//! loopback and accept connections only from the user who runs the daemon, like the API itself.
 //!
 //! A listener may hold its connections until the port inside is open: for a process that was only just started. It ends
 //! with that process.
@@ -28,8 +28,8 @@ use sandkeep_guestlink::GuestError;
 use sandkeep_home::{Listening, UntilOpen};
 use sandkeep_sys::peer;
 
-/// The listeners of one sandbox. The lock is held over a change and its writing to the home, so that
-/// the file is never older than what it describes.
+/// The listeners of one sandbox. The lock is held during a change and while it is written to the home, so that the file
+/// always matches.
 #[derive(Default)]
 pub(crate) struct Listeners(Mutex<BTreeMap<Port, Listener>>);
 
@@ -41,7 +41,7 @@ struct Listener {
     /// Ends it; cancelled also when it ended by itself.
     end: CancellationToken,
     end_on_drop: DropGuard,
-    /// The one who has the socket.
+    /// The task that owns the socket.
     server: JoinHandle<()>,
 }
 
@@ -52,7 +52,7 @@ impl Listeners {
     }
 }
 
-/// Opens a socket that leads to the port; the one there is, if there is one.
+/// Opens a socket that forwards to the port, or returns the existing one.
 pub(super) async fn listen(
     shared: &Arc<Shared>,
     handle: &Arc<Handle>,
@@ -78,8 +78,8 @@ pub(super) async fn listen(
     Ok(address)
 }
 
-/// Ends a listener; connections that it took go on. When it returns nobody is taken any more. `false` if
-/// there is none.
+/// Ends a listener; its open connections continue. When this returns, no more connections are accepted. `false` if
+/// there was none.
 pub(super) async fn unlisten(
     shared: &Arc<Shared>,
     handle: &Arc<Handle>,
@@ -88,16 +88,16 @@ pub(super) async fn unlisten(
     let mut listeners = handle.ports.listeners.0.lock().await;
     let ended = listeners.remove(&port);
     save(shared, handle, &listeners).await?;
-    // Its server may be waiting for the lock, to say that the sandbox stopped.
+    // Its server may be waiting for the lock, because the sandbox stopped.
     drop(listeners);
     let Some(Listener { end_on_drop, server, .. }) = ended else { return Ok(false) };
     drop(end_on_drop);
-    // It ends with the broker at the latest, and what it came to does not matter.
+    // It ends with the broker at the latest, and its result does not matter.
     let _ = server.await;
     Ok(true)
 }
 
-/// Opens again what an earlier daemon had open for a sandbox that still runs.
+/// Reopens the listeners of an earlier daemon for a sandbox that is still running.
 pub(crate) async fn reopen(shared: Arc<Shared>, handle: Arc<Handle>) {
     let id = handle.id.clone();
     let wished = shared.blocking(move |data| data.home(&id).read_listening()).await;
@@ -189,7 +189,7 @@ async fn serve(shared: Arc<Shared>, socket: TcpListener, run: Run, carrier: Carr
         let accepted = tokio::select! {
             () = shared.closing.cancelled() => return,
             () = end.cancelled() => return,
-            // An error says that nobody supervises it any more, which ends it as well.
+            // An error means that it has no supervisor any more, which ends it as well.
             _ = &mut stopped => break,
             accepted = socket.accept() => accepted,
         };
@@ -208,7 +208,7 @@ async fn serve(shared: Arc<Shared>, socket: TcpListener, run: Run, carrier: Carr
     forget(&shared, &handle).await;
 }
 
-/// The sandbox stopped: its listeners go, and its start brings none back.
+/// The sandbox stopped: its listeners are removed, and starting it does not restore them.
 async fn forget(shared: &Arc<Shared>, handle: &Handle) {
     let mut listeners = handle.ports.listeners.0.lock().await;
     listeners.retain(|_, listener| !listener.end.is_cancelled());

@@ -1,6 +1,6 @@
-//! Passes: a signed text that lets whoever has it reach one port of one sandbox until a moment. Nothing
-//! is stored for it. It dies with its sandbox, because ids are never used again, and with the key that it was
-//! made with, whose id is in it: whoever lets it in asks for that key.
+//! Port tokens: a signed text that grants access to one port of one sandbox until a given time. Nothing is stored for
+//! it. It becomes invalid with its sandbox, because ids are never reused, and with the key that created it, whose id it
+//! contains: the gate checks that key.
 
 use std::time::Duration;
 
@@ -12,29 +12,29 @@ use ring::hmac;
 use sandkeep_core::{KeyId, Port, SandboxId};
 use sandkeep_home::Secret;
 
-/// What a tag is over begins with this, so that it is good for nothing else.
+/// Prefix of the signed message, so that the tag is valid for nothing else.
 const PURPOSE: &[u8] = b"sandkeep port pass 1\0";
-/// The same for one that names a key.
+/// The same for a token that names a key.
 const PURPOSE_OF_KEY: &[u8] = b"sandkeep port pass 2\0";
 const EXPIRY_LEN: usize = 8;
 const TAG_LEN: usize = 32;
 
-/// A port token as its maker gets it.
+/// A port token as returned to its creator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortToken {
     pub token: String,
     pub expires_at: Timestamp,
 }
 
-/// What a good port token says.
+/// The content of a valid port token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortPass {
     pub expires_at: Timestamp,
-    /// The key that it was made with, if it was one, and without which it is worth nothing.
+    /// The key that created it, if any; without that key it is invalid.
     pub key: Option<KeyId>,
 }
 
-/// Why a port token does not open a port.
+/// Why a port token was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PortTokenProblem {
     #[error("the signed URL has expired")]
@@ -45,7 +45,7 @@ pub enum PortTokenProblem {
     Revoked,
 }
 
-/// Makes a port token that holds for so long.
+/// Creates a port token with this lifetime.
 pub(super) fn sign(
     secret: &Secret,
     sandbox: &SandboxId,
@@ -64,7 +64,7 @@ pub(super) fn sign(
     PortToken { token, expires_at }
 }
 
-/// What the token says, if it is good for this port.
+/// The token's content, if it is valid for this port.
 pub(super) fn verify(
     secret: &Secret,
     sandbox: &SandboxId,
@@ -79,7 +79,7 @@ pub(super) fn verify(
         _ if rest.len() == TAG_LEN => (None, rest),
         _ => return Err(PortTokenProblem::Forged),
     };
-    // It takes the same time for every wrong tag.
+    // Constant time for every wrong tag.
     hmac::verify(&hmac_key(secret), &message(sandbox, port, *expiry, key), tag)
         .map_err(|_| PortTokenProblem::Forged)?;
     let seconds = i64::from_be_bytes(*expiry);
@@ -94,7 +94,7 @@ fn hmac_key(secret: &Secret) -> hmac::Key {
     hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes())
 }
 
-/// Every part but the id has a fixed length for its purpose, so no two passes share a message.
+/// Every part but the id has a fixed length for its purpose, so no two tokens share a message.
 fn message(
     sandbox: &SandboxId,
     port: Port,

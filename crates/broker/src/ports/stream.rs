@@ -1,5 +1,5 @@
-//! A connection into a sandbox. It counts against the sandbox's share for as long as it lives, ends when
-//! nothing was said over it for long, and ends with the broker.
+//! A connection into a sandbox. It counts against the sandbox's limit while it exists, and ends when it is idle for
+//! long, and with the broker.
 
 use std::io;
 use std::pin::Pin;
@@ -14,11 +14,11 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use sandkeep_core::limits::PORT_TOUCH;
 use sandkeep_guestlink::ByteStream;
 
-/// When a connection was last used, and who is to know.
+/// When a connection was last used, and whom to notify.
 pub(super) struct Uses {
     last: Instant,
     idle_max: Duration,
-    /// When somebody was last told.
+    /// The last notification.
     told: Option<Instant>,
     tell: Box<dyn Fn() + Send>,
 }
@@ -47,9 +47,9 @@ impl Uses {
 pub struct PortStream {
     inner: Box<dyn ByteStream>,
     uses: Uses,
-    /// Set anew only when it fires, so that bytes do not pay for it.
+    /// Reset only when it fires, so that transfers do not pay for it.
     idle: Pin<Box<Sleep>>,
-    /// One for each direction: they may be waited for by different tasks.
+    /// One per direction: different tasks may wait for them.
     closing_read: Pin<Box<WaitForCancellationFutureOwned>>,
     closing_write: Pin<Box<WaitForCancellationFutureOwned>>,
     _place: OwnedSemaphorePermit,
@@ -73,7 +73,7 @@ impl PortStream {
         }
     }
 
-    /// Whether it was silent for too long.
+    /// Whether it was idle for too long.
     fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<()> {
         while self.idle.as_mut().poll(context).is_ready() {
             let until = self.uses.idle_at();

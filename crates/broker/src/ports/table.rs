@@ -1,5 +1,5 @@
-//! Which ports something inside listens on, as the sandbox's own kernel tables say. It is a view, not a
-//! promise: a server may come or go at any time. No program of the sandbox is needed to look.
+//! The ports on which processes inside listen, from the sandbox's own kernel tables. A momentary view: a server may
+//! come or go at any time. Reading it needs no program in the sandbox.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

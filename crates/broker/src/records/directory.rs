@@ -1,21 +1,21 @@
-//! The directory: who has what. Which node has a sandbox, which sandbox has a slot, what was made under an
-//! idempotency key, how much an owner has, which API keys there are. It is the one truth that several nodes share;
-//! what only the node of a sandbox needs (snapshots, journals, intents) is not its affair.
+//! The directory: which node has a sandbox, which sandbox has a slot, what was created under an idempotency key, how
+//! much an owner uses, which API keys exist. It is the one truth that several nodes share; what only the node of a
+//! sandbox needs (snapshots, journals, intents) is stored elsewhere.
 //!
-//! The broker and the key ring reach it through [`Directory`] alone, and do not know whether it is this machine's own
-//! store ([`LocalDirectory`]) or one for many. It lives in the broker because it speaks of slots, quotas and
-//! idempotency; a store knows keys and values only.
+//! The broker and the key ring use it through [`Directory`] alone, and do not know whether it is this machine's own
+//! store ([`LocalDirectory`]) or shared by many. It is part of the broker because it deals with slots, quotas and
+//! idempotency; a store knows only keys and values.
 //!
 //! ```text
 //!   create    row `placing` ─▶ rank ─▶ idempotency record ─▶ slot ─▶ launch ─▶ row `placed`
 //!   destroy   row `destroying` ─▶ stopped ─▶ slot deleted ─▶ row deleted
 //! ```
 //!
-//! The row is first in and last out. So whatever else names a sandbox without a row is what a crash left, and
-//! anybody may remove it, at the revision at which it was read: ids are never used twice.
+//! The row is written first and removed last. So everything else that names a sandbox without a row was left by a
+//! crash, and any node may remove it, at the revision at which it was read: ids are never reused.
 //!
-//! A row has two parts: its placement, which all nodes must see, and its record, which only the node that has the
-//! sandbox needs. On one machine both are one value, and each change is one commit.
+//! A row has two parts: its placement, which all nodes must see, and its record, which only the sandbox's node needs.
+//! On one machine both are one value, and each change is one commit.
 
 mod local;
 
@@ -35,25 +35,24 @@ use sandkeep_store::{Key, Revision, StoreError};
 pub use local::LocalDirectory;
 pub(crate) use local::{row_id, rows_prefix};
 
-/// A node, and how often it came back after it was given up.
+/// A node, and how often it rejoined after it was given up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
     pub node: String,
     pub epoch: u64,
 }
 
-/// How far a sandbox has come, as far as other nodes care.
+/// The progress of a sandbox, as far as other nodes need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// It may come to nothing. A row in this phase is not written again until it leaves it: its revision is its
-    /// rank.
+    /// It may still fail. A row in this phase is not rewritten until it leaves it: its revision is its rank.
     Placing,
     Placed,
     Destroying,
 }
 
-/// How much of what is counted. Processors are counted in thousandths, so that sums come out even.
+/// An amount of the counted resources. Processors are counted in thousandths, so that sums are exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
     pub sandboxes: u64,
@@ -63,7 +62,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// That of one sandbox.
+    /// The share of one sandbox.
     pub fn of(resources: &Resources) -> Self {
         Self {
             sandboxes: 1,
@@ -82,7 +81,7 @@ impl Share {
         }
     }
 
-    /// That of so many sandboxes alike.
+    /// The share of this many equal sandboxes.
     pub fn times(self, count: u64) -> Self {
         Self {
             sandboxes: self.sandboxes.saturating_mul(count),
@@ -93,16 +92,16 @@ impl Share {
     }
 }
 
-/// No machine has so many processors that this would not hold them; what is not a number is none.
+/// Large enough for every machine; NaN counts as 0.
 pub(crate) fn millicpus(cpus: f64) -> u64 {
     (cpus * 1000.0).round() as u64
 }
 
-/// What all nodes must know of a sandbox.
+/// The part of a row that all nodes need.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
     pub phase: Phase,
-    /// Who has it.
+    /// The node that has the sandbox.
     #[serde(flatten)]
     pub at: Node,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -111,11 +110,11 @@ pub struct Placement {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<SandboxName>,
     pub share: Share,
-    /// The process that wrote this: it knows its own write again whose answer was lost.
+    /// The process that wrote this: it recognizes its own write if the answer was lost.
     pub writer: String,
 }
 
-/// A row to be written. The directory adds whose it is.
+/// A row to be written. The directory adds the owner.
 pub struct NewRow<'a> {
     pub owner: &'a Owner,
     pub id: &'a SandboxId,
@@ -126,36 +125,36 @@ pub struct NewRow<'a> {
     pub record: Map<String, Value>,
 }
 
-/// A row as it was found.
+/// A row as read.
 pub struct FoundRow {
     pub id: SandboxId,
-    /// `None`: its key is that of an earlier version.
+    /// `None`: its key is from an earlier version.
     pub owner: Option<Owner>,
     pub revision: Revision,
-    /// `None`: it cannot be read, or is of a version that knew one node only.
+    /// `None`: it is unreadable, or from a version that knew only one node.
     pub placement: Option<Placement>,
     /// The whole value: the record, with the placement as one more field.
     pub value: Vec<u8>,
 }
 
-/// Rows, all as of one instant.
+/// Rows, all read at one instant.
 pub struct Rows {
     pub rows: Vec<FoundRow>,
     pub revision: Revision,
 }
 
-/// What is remembered of a request under an idempotency key.
+/// The record of a request with an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestRecord {
-    /// Of what was asked for, so that something else under the same key is noticed.
+    /// Covers the request, so that a different request under the same key is detected.
     pub fingerprint: String,
     pub sandbox: SandboxId,
-    /// The others, of a request that makes several.
+    /// The further sandboxes, for a request that creates several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<SandboxId>,
     pub phase: RequestPhase,
     pub at: jiff::Timestamp,
-    /// The node that carries it out; `None` in what an earlier version wrote.
+    /// The node that carries it out; `None` in rows of an earlier version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
 }
@@ -167,18 +166,18 @@ pub enum RequestPhase {
     Made,
 }
 
-/// A record of a request, where it stands. One that cannot be read is as good as none, and may be replaced.
+/// The record of a request, with its revision. An unreadable one counts as missing, and may be replaced.
 pub struct FoundRequest {
     pub record: Option<RequestRecord>,
     pub revision: Revision,
 }
 
-/// The name of an idempotency key: one user's key is never another's.
+/// The name of an idempotency key: different users' keys never collide.
 pub(crate) fn request_name(key: &IdempotencyKey, who: &Principal) -> Key {
     Key::new([local::REQUESTS, &who.organization, &who.user, key.as_str()])
 }
 
-/// The name of a slot: whatever the strings hold, no two owners' can be the same.
+/// The name of a slot: different owners' slots never collide, whatever their strings contain.
 pub(crate) fn slot_name(owner: &Owner, slot: &SlotName) -> Key {
     let Owner { organization, user, project } = owner;
     Key::new([local::SLOTS, organization, user, project, slot.as_str()])
@@ -192,7 +191,7 @@ fn name_key(owner: &Owner, name: &SandboxName) -> Key {
 
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
-    /// Somebody else has written what the caller took for its own. Nothing was changed.
+    /// Another process has written a row of the caller's. Nothing was changed.
     #[error("{what} was changed concurrently")]
     Fenced { what: String },
     #[error(transparent)]
@@ -209,19 +208,19 @@ impl From<DirectoryError> for Error {
 }
 
 /// # Behavior
-/// - Whatever returned `Ok` is durable, and everybody who asks later sees it.
-/// - `Fenced` changed nothing. Any other error, and a dropped future, leave the write undecided: it may be repeated,
-///   and finds its own earlier write.
-/// - No method touches what another node has, unless it says so.
+/// - After `Ok` a change is durable, and every later reader sees it.
+/// - `Fenced` changed nothing. After any other error, or a dropped future, the write may or may not have happened: it
+///   can be repeated, and recognizes its own earlier write.
+/// - No method touches what another node has, unless stated.
 #[async_trait]
 pub trait Directory: Send + Sync {
-    /// The node on whose behalf it is asked.
+    /// The node that this directory acts for.
     fn node(&self) -> &Node;
 
-    /// Writes the row of a sandbox that this node has: for the first time (`known` is `None`) or over the revision
-    /// at which it stands. To *accept* a sandbox is to write `placed` over the revision of `placing`.
+    /// Writes the row of a sandbox of this node: for the first time (`known` is `None`) or over its current revision.
+    /// To *accept* a sandbox is to write `placed` over the revision of `placing`.
     ///
-    /// Needs: this process alone writes the row. Repeated: the same. A crash leaves the row as before or as written;
+    /// Requires: this process alone writes the row. Repeated: the same. A crash leaves the row unchanged or written;
     /// the node's next start finishes or removes what it names.
     async fn put_row(
         &self,
@@ -229,9 +228,9 @@ pub trait Directory: Send + Sync {
         known: Option<Revision>,
     ) -> Result<Revision, DirectoryError>;
 
-    /// Removes the row of a sandbox that this node has. `Ok` if there is none.
+    /// Removes the row of a sandbox of this node. `Ok` if there is none.
     ///
-    /// Needs: nothing is left of the sandbox, and its slot is free. A crash leaves a row `placing` or `destroying`,
+    /// Requires: nothing is left of the sandbox, and its slot is free. A crash leaves a row `placing` or `destroying`,
     /// which the node's next start removes.
     async fn remove_row(
         &self,
@@ -243,21 +242,21 @@ pub trait Directory: Send + Sync {
     /// The row of a sandbox, whichever node has it.
     async fn row(&self, owner: &Owner, id: &SandboxId) -> Result<Option<FoundRow>, DirectoryError>;
 
-    /// All rows, of all nodes and of one organization if it is named.
+    /// All rows, of all nodes, optionally of one organization.
     async fn rows(&self, organization: Option<&str>) -> Result<Rows, DirectoryError>;
 
-    /// Puts a row of an earlier version where it belongs, and says that this node has it. A crash leaves both the old
+    /// Moves a row of an earlier version to its current key, and assigns it to this node. A crash leaves both the old
     /// and the new one, and the next call removes the old.
     async fn adopt_row(&self, old: &FoundRow, row: NewRow<'_>) -> Result<(), DirectoryError>;
 
     /// Resolves when a row of the organization was written after that revision.
     async fn row_changes(&self, organization: &str, after: Revision) -> Result<(), DirectoryError>;
 
-    /// Takes a slot for a sandbox; `Some` is the sandbox that has it instead. Of many exactly one gets it. A slot
-    /// whose sandbox has no row is free, whoever's it was.
+    /// Takes a slot for a sandbox; `Some` is the sandbox that has it instead. Of several concurrent callers exactly one
+    /// gets it. A slot whose sandbox has no row is free.
     ///
-    /// Needs: the sandbox has a row. Repeated: the same. A crash leaves a slot whose row its node removes, and the
-    /// slot before it.
+    /// Requires: the sandbox has a row. Repeated: the same. A crash leaves a slot whose row its node removes, after the
+    /// slot.
     async fn claim_slot(
         &self,
         owner: &Owner,
@@ -265,14 +264,14 @@ pub trait Directory: Send + Sync {
         id: &SandboxId,
     ) -> Result<Option<SandboxId>, DirectoryError>;
 
-    /// The sandbox that the slot was last claimed for.
+    /// The sandbox that last claimed the slot.
     async fn slot_holder(
         &self,
         owner: &Owner,
         slot: &SlotName,
     ) -> Result<Option<SandboxId>, DirectoryError>;
 
-    /// Gives a slot back, if it is this sandbox's. Needs: the sandbox does not run any more.
+    /// Releases a slot, if this sandbox holds it. Requires: the sandbox does not run any more.
     async fn free_slot(
         &self,
         owner: &Owner,
@@ -311,14 +310,14 @@ pub trait Directory: Send + Sync {
     /// do not list.
     async fn sweep_claims(&self) -> Result<(), DirectoryError>;
 
-    /// What is remembered under an idempotency key (see `request_name`).
+    /// The record of an idempotency key (see `request_name`).
     async fn request(&self, name: &Key) -> Result<Option<FoundRequest>, DirectoryError>;
 
-    /// Remembers a request, in place of what was found there. Of many who found the same one wins, the others are
-    /// `Fenced`. Repeated: the same.
+    /// Records a request, replacing the record that was read. Of several callers that read the same record one wins,
+    /// the others are `Fenced`. Repeated: the same.
     ///
-    /// Needs: the sandboxes it names have rows, or will have none. A crash leaves `pending`: it leads to its
-    /// sandbox while that has a row, and else may be replaced.
+    /// Requires: the sandboxes it names have rows, or will have none. A crash leaves `pending`: it refers to its
+    /// sandbox while that has a row, and otherwise may be replaced.
     async fn put_request(
         &self,
         name: &Key,
@@ -326,20 +325,20 @@ pub trait Directory: Send + Sync {
         known: Option<Revision>,
     ) -> Result<Revision, DirectoryError>;
 
-    /// Forgets a request, if it still stands at that revision.
+    /// Removes a request's record, if it still has that revision.
     async fn remove_request(&self, name: &Key, known: Revision) -> Result<(), DirectoryError>;
 
-    /// Forgets this node's requests that are too old, and the oldest of those that are too many.
+    /// Removes this node's expired records, and the oldest of those beyond the maximum.
     async fn sweep_requests(&self, now: jiff::Timestamp) -> Result<(), DirectoryError>;
 
-    /// What was written of an API key.
+    /// The value of an API key.
     async fn api_key(&self, id: &KeyId) -> Result<Option<Vec<u8>>, DirectoryError>;
 
     async fn api_keys(&self) -> Result<Vec<Vec<u8>>, DirectoryError>;
 
-    /// Writes down a new key. It holds for all nodes from the next request on.
+    /// Adds a new key. All nodes accept it from the next request on.
     async fn add_api_key(&self, id: &KeyId, value: Vec<u8>) -> Result<(), DirectoryError>;
 
-    /// `false`: there is none.
+    /// `false`: it does not exist.
     async fn remove_api_key(&self, id: &KeyId) -> Result<bool, DirectoryError>;
 }

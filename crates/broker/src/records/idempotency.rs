@@ -1,15 +1,15 @@
-//! Idempotency keys: a create that is repeated under its key answers with the sandbox that it made,
-//! also when the daemon was killed in between, and never makes a second one.
+//! Idempotency keys: a create that is repeated under its key returns the sandbox that it created, even if the daemon
+//! was killed in between, and never creates a second one.
 //!
 //! ```text
-//!   (none) ──▶ pending ──▶ made         pending: written after the row; its sandbox may never come
-//!     ▲           │          │          made:    written before the answer, beside the outcome
+//!   (none) ──▶ pending ──▶ made         pending: written after the row; its sandbox may never exist
+//!     ▲           │          │          made:    written before the answer, concurrently with the outcome
 //!     └───────────┴──────────┘
-//!      it failed     too old
+//!       failed     expired
 //! ```
 //!
-//! An entry is of one user. `pending` without a sandbox is what a crash left: nobody was answered, and
-//! the next create under the key takes it over. Errors are never kept.
+//! An entry belongs to one user. `pending` without a sandbox was left by a crash: no caller got an answer, and the next
+//! create under the key takes it over. Errors are never kept.
 
 use std::sync::Arc;
 
@@ -24,21 +24,21 @@ use crate::view::View;
 use sandkeep_core::{IdempotencyKey, Owner, SandboxId, limits};
 use sandkeep_store::{Key, Revision};
 
-/// What was asked for, as a whole.
+/// A hash of the whole request.
 pub(crate) fn fingerprint(asked: &impl Serialize) -> String {
     let asked = serde_json::to_vec(asked).expect("a request holds strings, numbers and maps");
     hex::encode(digest(&SHA256, &asked))
 }
 
-/// What is known of a key.
+/// The state of a key.
 pub(crate) enum Known {
-    /// What was made under it, for whoever asks again.
+    /// What was created under it, for a repeated request.
     Made(Vec<View>),
-    /// Nothing that counts.
+    /// Unused.
     Nothing(Vacancy),
 }
 
-/// What is known of a key now. The caller sees to it that nobody else asks under the same one meanwhile.
+/// The current state of a key. The caller ensures that no other request with the same key runs meanwhile.
 pub(crate) async fn look(
     shared: &Shared,
     key: &IdempotencyKey,
@@ -54,7 +54,7 @@ pub(crate) async fn look(
         revision: found.as_ref().map(|found| found.revision),
         at,
     };
-    // What cannot be read, or is too old, is as good as none.
+    // An unreadable or expired record counts as missing.
     let record = found.and_then(|found| found.record).filter(|record| !record.is_old(at));
     let Some(record) = record else { return Ok(Known::Nothing(vacancy)) };
     if record.fingerprint != vacancy.fingerprint {
@@ -78,14 +78,14 @@ pub(crate) async fn look(
 }
 
 impl RequestRecord {
-    /// What comes from the future was written before the clock was set back. It is not new for ever: a
-    /// day away is a day away.
+    /// A record from the future was written before the clock was set back. It must not stay new forever, so a day's
+    /// distance in either direction counts.
     pub(super) fn is_old(&self, now: jiff::Timestamp) -> bool {
         now.duration_since(self.at).unsigned_abs() > limits::IDEMPOTENCY_KEPT
     }
 }
 
-/// The record of a create that is under way; its supervisor writes it.
+/// The record of a create in progress; its supervisor writes it.
 pub(crate) struct Claim {
     directory: Arc<dyn Directory>,
     name: Key,
@@ -97,7 +97,7 @@ pub(crate) struct Claim {
 pub(crate) struct Vacancy {
     pub key: Key,
     pub fingerprint: String,
-    /// In place of what was found there.
+    /// The revision to replace.
     pub revision: Option<Revision>,
     pub at: jiff::Timestamp,
 }
@@ -116,14 +116,13 @@ impl Vacancy {
 }
 
 impl Claim {
-    /// After the row: from now on the key leads to this sandbox. `Fenced`: to another one.
+    /// Called after the row: from now on the key refers to this sandbox. `Fenced`: to another one.
     pub async fn begin(&mut self) -> Result<(), Error> {
         self.revision = Some(self.put().await?);
         Ok(())
     }
 
-    /// Before the answer. If it cannot be written, the key still leads to the sandbox while that
-    /// exists.
+    /// Called before the answer. If it cannot be written, the key still refers to the sandbox while that exists.
     pub async fn made(&mut self) {
         self.record.phase = RequestPhase::Made;
         match self.put().await {
@@ -134,8 +133,8 @@ impl Claim {
         }
     }
 
-    /// There is no sandbox, and an error is not kept. What cannot be removed is taken over by the
-    /// next create under the key.
+    /// There is no sandbox, and errors are not kept. If the record cannot be removed, the next create under the key
+    /// takes it over.
     pub async fn withdraw(&self) {
         let Some(revision) = self.revision else { return };
         if let Err(error) = self.directory.remove_request(&self.name, revision).await {

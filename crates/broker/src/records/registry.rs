@@ -22,7 +22,7 @@ use sandkeep_home::{
 };
 use sandkeep_store::{Revision, SqliteStore, StoreError};
 
-/// What a row says beside the placement: the metadata, and what they leave out.
+/// The content of a row besides the placement: the metadata, and what they leave out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Record<M = Meta> {
     #[serde(flatten)]
@@ -38,7 +38,7 @@ fn encode(meta: &Meta, status: &Status) -> Map<String, Value> {
     }
 }
 
-/// Reads a row. Earlier versions left out of the metadata what else was known of the sandbox.
+/// Decodes a row. Earlier versions stored some fields outside of the metadata.
 fn decode(row: &FoundRow, instance: &str) -> Result<Record, Unread> {
     let mut fields: Map<String, Value> = serde_json::from_slice(&row.value)?;
     fields.entry("id").or_insert_with(|| row.id.as_str().into());
@@ -47,12 +47,12 @@ fn decode(row: &FoundRow, instance: &str) -> Result<Record, Unread> {
     layout::read_value(Value::Object(fields))
 }
 
-/// How long the first record of a sandbox is.
+/// The length of a sandbox's first record.
 pub(crate) fn row_len(meta: &Meta) -> usize {
     Value::Object(encode(meta, &Status::creating())).to_string().len()
 }
 
-/// Why a row says nothing to this node.
+/// Why this node cannot use a row.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UnreadableRow {
     #[error("its row cannot be read: {0}")]
@@ -61,7 +61,7 @@ pub(crate) enum UnreadableRow {
     Elsewhere { node: String },
 }
 
-/// One row, or why it says nothing.
+/// A row, or why it cannot be used.
 pub(crate) struct Row {
     pub revision: Revision,
     pub record: Result<Record, UnreadableRow>,
@@ -83,7 +83,7 @@ impl Registry {
         Self { directory }
     }
 
-    /// Writes the row. The supervisor is the only writer.
+    /// Writes the row. The supervisor is its only writer.
     pub async fn put(
         &self,
         meta: &Meta,
@@ -93,7 +93,7 @@ impl Registry {
         self.directory.put_row(new_row(meta, status), known).await
     }
 
-    /// Removes the row. `Ok` if there is none.
+    /// Removes the row. `Ok` if it does not exist.
     pub async fn delete(
         &self,
         owner: &Owner,
@@ -135,7 +135,7 @@ impl Registry {
         (*node != self.directory.node().node).then(|| node.clone())
     }
 
-    /// Takes over the rows of versions that knew one node only: this is it. What cannot be read stays as it is.
+    /// Migrates the rows of versions that knew only one node to this node. Unreadable ones are not changed.
     pub async fn adopt_earlier(&self) -> Result<(), DirectoryError> {
         for old in self.directory.rows(None).await?.rows {
             if old.placement.is_some() && old.owner.is_some() {
@@ -148,7 +148,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Refuses what is over its owner's quotas already, before anything is written for it.
+    /// Refuses a request that already exceeds its owner's quotas, before anything is written for it.
     pub async fn refuse_over(
         &self,
         owner: &Owner,
@@ -165,8 +165,8 @@ impl Registry {
         }
     }
 
-    /// Waits until it is certain that a sandbox whose row says `placing`, at this revision, is within the quotas of
-    /// its owner. Those ahead of it decide, on whichever node they are.
+    /// Waits until it is certain that a sandbox with a row `placing`, at this revision, is within its owner's quotas.
+    /// The rows ahead of it decide, on whichever node they are.
     pub async fn within_quotas(
         &self,
         meta: &Meta,
@@ -209,8 +209,7 @@ fn new_row<'a>(meta: &'a Meta, status: &Status) -> NewRow<'a> {
     }
 }
 
-/// The sandboxes with a row in the registry at `path`, for somebody who only looks; none if there is
-/// no registry.
+/// The sandboxes with a row in the registry at `path`, for a read-only caller; none if there is no registry.
 pub fn registered(path: &Path) -> Result<Vec<SandboxId>, StoreError> {
     if !path.exists() {
         return Ok(Vec::new());

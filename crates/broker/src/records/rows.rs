@@ -1,10 +1,10 @@
-//! Writing entries of which there is one writer at a time. What that writer finds to be its own value is a write
-//! whose answer was lost; anything else is somebody else's, and is left alone.
+//! Writes entries that have a single writer at a time. If the writer finds its own value, that is an earlier write
+//! whose answer was lost; any other value belongs to another writer, and is left alone.
 
 use sandkeep_store::{Key, Revision, StateStore, StoreError};
 
-/// Writes an entry, over the revision that is known or for the first time. `Exists` and `Conflict`: somebody else
-/// has written it.
+/// Writes an entry, over the known revision or for the first time. `Exists` and `Conflict`: another writer has written
+/// it.
 pub(crate) async fn put(
     store: &dyn StateStore,
     key: &Key,
@@ -24,7 +24,7 @@ pub(crate) async fn put(
     }
 }
 
-/// Writes an entry in place of what is there, which nobody else may write.
+/// Replaces an entry that has no other writer.
 pub(crate) async fn replace(
     store: &dyn StateStore,
     key: &Key,

@@ -1,12 +1,12 @@
-//! What happened to a sandbox, for whoever looks back: its creation, states, snapshots and forks from the timeline in its
-//! home, its execs from their journals. Both are bounded, and the oldest goes first.
+//! The history of a sandbox: its creation, states, snapshots and forks from the timeline in its home, its execs from
+//! their journals. Both are bounded, and the oldest entries are removed first.
 //!
 //! ```text
-//!   log of events ──▶ cursor ──▶ <home>/timeline     at intervals, when somebody looks, and before sandboxes are recovered
+//!   log of events ──▶ cursor ──▶ <home>/timeline     at intervals, on request, and before sandboxes are recovered
 //! ```
 //!
-//! A timeline is the sandbox's own part of the log of events, and stays when the log has forgotten it. The cursor is
-//! written after the lines: a line that a crash repeats is read once.
+//! A timeline is the sandbox's own part of the event log, and is kept when the log has dropped it. The cursor is
+//! written after the lines: a line that is repeated after a crash is read once.
 
 use std::collections::HashSet;
 use std::fs;
@@ -26,15 +26,15 @@ use sandkeep_home::{DataDir, timeline};
 
 pub use sandkeep_core::api::{Happening, LogEntry};
 
-/// Up to where the timelines are copied, in the directory of the log.
+/// The position up to which events were copied to timelines, in the log's directory.
 const CURSOR: &str = "timelines";
 
-/// The copying of events to the homes of their sandboxes.
+/// Copies events to the homes of their sandboxes.
 pub(crate) struct Timelines {
     saved: PathBuf,
-    /// Held by whoever copies; `None` before the first time.
+    /// Held while copying; `None` before the first time.
     cursor: Mutex<Option<Cursor>>,
-    /// Held, shared, by whoever removes a home: nothing may be added to it meanwhile.
+    /// Held, shared, while a home is removed: nothing may be appended to its timeline meanwhile.
     removals: RwLock<()>,
 }
 
@@ -44,12 +44,12 @@ impl Timelines {
         Self { saved, cursor: Mutex::default(), removals: RwLock::default() }
     }
 
-    /// Nothing is added to any timeline while this is held.
+    /// Nothing is appended to any timeline while this is held.
     pub fn hold(&self) -> RwLockReadGuard<'_, ()> {
         self.removals.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Copies all events that are there and were not copied before. Blocks.
+    /// Copies all new events. Blocks.
     fn copy(&self, log: &EventLog, data: &DataDir) -> io::Result<()> {
         let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
         let cursor = cursor.get_or_insert_with(|| Cursor::new(log.place_of_earlier(self.saved())));
@@ -68,7 +68,7 @@ impl Timelines {
                 }
             }
         }
-        // On a full disk the next daemon copies them again, which is no reason not to start or to answer.
+        // On a full disk the next daemon copies them again; this is no reason to fail.
         if cursor.after() != before
             && let Err(error) = fs::write(&self.saved, cursor.after().to_string())
         {
@@ -104,14 +104,14 @@ pub(crate) async fn catch_up(shared: &Arc<Shared>) -> Result<(), Error> {
     shared.blocking(move |data| all.timelines.copy(&all.events, data)).await
 }
 
-/// Keeps them nearly so until the broker closes.
+/// Keeps them nearly up to date until the broker closes.
 pub(crate) async fn keep_up(shared: Arc<Shared>) {
     let mut last = shared.events.watch_last();
-    // Recovery has told some things already.
+    // Recovery has published events already.
     last.mark_changed();
     loop {
         let news = async {
-            // It fails only without the log, which is held here.
+            // Fails only without the log, which is held here.
             let _ = last.changed().await;
             tokio::time::sleep(limits::TIMELINE_DELAY).await;
         };
@@ -125,21 +125,21 @@ pub(crate) async fn keep_up(shared: Arc<Shared>) {
     }
 }
 
-/// What is known of a sandbox's past.
+/// The known history of a sandbox.
 #[derive(Default)]
 pub(crate) struct Past {
-    /// In order, each once.
+    /// In order, without duplicates.
     pub events: Vec<Event>,
-    /// What versions before the log of events wrote down.
+    /// Entries of versions that had no event log yet.
     earlier: Vec<LogEntry>,
 }
 
-/// Reads the timeline of a sandbox, which is as new as the last [`catch_up`].
+/// Reads the timeline of a sandbox, which is as recent as the last [`catch_up`].
 pub(crate) async fn past(shared: &Arc<Shared>, id: &SandboxId) -> Result<Past, Error> {
     let home = shared.data.home(id);
     let lines = shared.blocking(move |_| timeline::read(home.path())).await?;
     let (mut events, mut earlier, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
-    // A line that a crash has cut short says nothing.
+    // A line truncated by a crash is ignored.
     for line in lines.split(|byte| *byte == b'\n') {
         match serde_json::from_slice::<Event>(line) {
             Ok(event) if seen.insert(line) => events.push(event),
@@ -163,7 +163,7 @@ fn of_exec(exec: Exec) -> LogEntry {
 }
 
 impl Broker {
-    /// The last things that happened to a sandbox, at most `limit`, the oldest first.
+    /// The last entries of a sandbox's history, at most `limit`, oldest first.
     pub async fn log(
         &self,
         who: &Principal,
@@ -174,7 +174,7 @@ impl Broker {
         let execs = self.last_execs(&handle, limit).await?;
         catch_up(&self.shared).await?;
         let Past { events, earlier } = past(&self.shared, id).await?;
-        // Its timeline may have forgotten how it began; its metadata have not.
+        // Its timeline may have dropped the creation; its metadata have it.
         let created = Happening::Created {
             runtime: handle.meta().spec.runtime().to_owned(),
             template: handle.meta().spec.template().to_owned(),

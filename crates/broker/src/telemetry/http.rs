@@ -1,4 +1,4 @@
-//! Requests: how many, of which route, how they were answered, how long they took.
+//! HTTP requests: count, route, status, duration.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,11 +12,10 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::durations;
 
-/// The route of a request that has none.
+/// The route of a request that matches none.
 const NO_ROUTE: &str = "unmatched";
 
-/// The templates of all routes, shared by every label that names one: a request looks its own up and
-/// copies nothing.
+/// The templates of all routes, shared by all labels: a request looks up its own and copies nothing.
 pub struct RouteTable {
     routes: HashMap<Box<str>, Arc<str>>,
     none: Arc<str>,
@@ -28,7 +27,7 @@ impl RouteTable {
         Self { routes: templates.into_iter().map(entry).collect(), none: Arc::from(NO_ROUTE) }
     }
 
-    /// The label of a route; what is not in the table has no label of its own.
+    /// The label of a route; a template that is not in the table has none of its own.
     pub fn label(&self, template: Option<&str>) -> Arc<str> {
         let known = template.and_then(|template| self.routes.get(template));
         Arc::clone(known.unwrap_or(&self.none))
@@ -86,7 +85,7 @@ impl Http {
     }
 }
 
-/// Anybody may invent a method; only these get a series of their own.
+/// Callers can invent methods; only these get a series of their own.
 fn known_method(method: &str) -> &'static str {
     const KNOWN: [&str; 7] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
     KNOWN.into_iter().find(|known| *known == method).unwrap_or("other")

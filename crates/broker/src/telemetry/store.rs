@@ -1,6 +1,6 @@
 //! Commits: how long the state store takes for a write, and whether the last one succeeded.
 //!
-//! A store around the store, so that whoever writes need not know that it is measured.
+//! It wraps the store, so that its users need not know that writes are measured.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use prometheus_client::registry::{Registry, Unit};
 use super::{Telemetry, durations};
 use sandkeep_store::{Entry, Key, Listing, Prefix, Revision, StateStore, StoreError, Watch};
 
-/// The key that shows, after a write failed, whether writes succeed again.
+/// The key that shows, after a failed write, whether writes succeed again.
 const PROBE: &str = "probe";
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -49,7 +49,7 @@ impl Commits {
 pub struct ObservedStore {
     inner: Arc<dyn StateStore>,
     telemetry: Arc<Telemetry>,
-    /// Whether the last write failed because the store did, not because of what was written.
+    /// Whether the last write failed because of the store, and not because of the data.
     failing: AtomicBool,
 }
 
@@ -58,8 +58,8 @@ impl ObservedStore {
         Self { inner, telemetry, failing: AtomicBool::new(false) }
     }
 
-    /// Whether the store answers. It is written to only if the last write failed: somebody must find
-    /// out when it recovers, and a store that works need not write to say so.
+    /// Whether the store answers. It is written to only if the last write failed, to find out whether it has recovered;
+    /// a working store is not written to.
     pub async fn probe(&self) -> Result<(), StoreError> {
         let key = Key::new([PROBE]);
         let entry = self.get(&key).await?;

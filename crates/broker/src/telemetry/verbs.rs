@@ -1,4 +1,4 @@
-//! Verbs: how many, how they ended, how long they took, by runtime.
+//! Verbs: count, result and duration, by runtime.
 
 use std::fmt::Write;
 use std::time::Instant;
@@ -13,14 +13,14 @@ use super::durations;
 use crate::error::Error;
 use sandkeep_core::Verb;
 
-/// The code of a verb that did what was asked.
+/// The code of a successful verb.
 const OK: &str = "ok";
-/// The code of a verb whose caller left before its end; the broker finishes it all the same.
+/// The code of a verb whose caller disconnected before its end; the broker finishes it all the same.
 const ABANDONED: &str = "abandoned";
-/// The runtime of a create that names one that is not there.
+/// The runtime label of a create that names an unknown one.
 pub const NO_RUNTIME: &str = "unknown";
 
-/// Those that have series from the start, so that a rate over the first one is seen.
+/// Verbs whose series exist from the start, so that a rate includes the first one.
 const FROM_THE_START: [Verb; 11] = [
     Verb::Create,
     Verb::Start,
@@ -73,7 +73,7 @@ impl Verbs {
         Self { count, durations }
     }
 
-    /// Makes the series of a runtime, all of them zero.
+    /// Creates the series of a runtime, with value zero.
     pub fn announce(&self, runtime: &'static str) {
         for verb in FROM_THE_START.map(Name) {
             drop(self.count.get_or_create(&CountLabels { verb, runtime, code: OK }));
@@ -81,7 +81,7 @@ impl Verbs {
         }
     }
 
-    /// Carries out `work` and counts it, also if nobody waits for its end.
+    /// Runs `work` and counts it, even if its caller stops waiting.
     pub async fn measure<T>(
         &self,
         verb: Verb,
@@ -101,7 +101,7 @@ impl Verbs {
     }
 }
 
-/// Counts a verb when it goes, whichever way it goes.
+/// Counts a verb when dropped, however it ended.
 struct UnderWay<'a> {
     verbs: &'a Verbs,
     verb: Name,

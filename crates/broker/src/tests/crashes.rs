@@ -1,5 +1,5 @@
-//! A crash at every failpoint of every verb, then a new broker: nothing acknowledged is lost, and
-//! nothing is left of what was not.
+//! A crash at every failpoint of every verb, then a new broker: nothing acknowledged is lost, and nothing
+//! unacknowledged is left behind.
 
 use std::sync::atomic::Ordering;
 
@@ -18,7 +18,7 @@ fn points(verb: &str) -> impl Iterator<Item = &'static str> {
     failpoint::ALL.iter().copied().filter(move |name| name.starts_with(&prefix))
 }
 
-/// Whatever a crash left, destroy leads out, and then nothing is left.
+/// Whatever a crash left, destroy succeeds, and then nothing is left.
 async fn ends_well(world: &World, broker: Broker, point: &str) {
     events_are_true(&broker, point).await;
     for view in list(&broker).await {
@@ -31,7 +31,7 @@ async fn ends_well(world: &World, broker: Broker, point: &str) {
     assert_eq!(world.remains().await, [""; 0], "{point}");
 }
 
-/// One that has all the names a sandbox can be found by.
+/// A sandbox with every kind of name that can refer to it.
 fn named() -> (SpecDraft, IdempotencyKey) {
     let slot = Some("shared".parse().expect("a slot"));
     let name = Some("web".parse().expect("a name"));
@@ -60,7 +60,7 @@ async fn create_is_undone_until_it_is_made() {
             (true, [view]) => assert_eq!(view.state, State::Running, "{point}"),
             (_, left) => panic!("{point}: {left:?}"),
         }
-        // Whoever repeats it gets what was made, or the first that is; and there is one.
+        // A repeated request gets the existing sandbox, or a new one; in any case there is exactly one.
         let again = broker.create_once(&me(), draft, key).await.expect(point);
         assert!(left.is_empty() || left[0].id == again.id, "{point}: {left:?} and {again:?}");
         assert_eq!(list(&broker).await.len(), 1, "{point}");
@@ -107,7 +107,7 @@ async fn new_terms_are_the_old_or_the_new_ones_after_a_crash() {
         broker.amend(&me(), &id, patch).await.expect_err(point);
         let broker = world.reopen(broker).await;
         let view = broker.get(&me(), &id).await.expect(point);
-        // The row comes first, and it decides.
+        // The row comes first, and is authoritative.
         assert_eq!(view.labels.get("a").map(String::as_str), Some("1"), "{point}");
         let meta = std::fs::read_to_string(world.home(&id).join("meta.json")).expect("a file");
         assert!(meta.contains(r#""labels":{"a":"1"}"#), "{point}: {meta}");
@@ -115,7 +115,7 @@ async fn new_terms_are_the_old_or_the_new_ones_after_a_crash() {
     }
 }
 
-/// Its caller was told that it failed, so it must not come back, however far it had come.
+/// Its caller got an error, so it must not come back, however far it had got.
 #[tokio::test]
 async fn the_removal_of_a_failed_create_is_finished() {
     let removal = ["destroy.after_runtime", "destroy.after_volume", "destroy.after_home"];
@@ -187,7 +187,7 @@ async fn destroy_is_finished() {
     }
 }
 
-/// A crash within the recovery from a crash is a crash like any other.
+/// A crash during recovery is a crash like any other.
 #[tokio::test]
 async fn recovery_itself_may_crash() {
     for point in points("destroy") {
@@ -199,7 +199,7 @@ async fn recovery_itself_may_crash() {
         simulated::arm(point);
         let parts = world.parts();
         let crashed = tokio::spawn(async move { Broker::open(parts).await.map(drop) }).await;
-        // Not every point of a destroy is on the way of a recovery.
+        // Not every point of a destroy is on the path of a recovery.
         assert_eq!(crashed.is_err(), simulated::has_fired(), "{point}");
         simulated::disarm();
         let broker = world.open().await;

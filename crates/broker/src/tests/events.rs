@@ -1,4 +1,4 @@
-//! Every outcome is told once, by the daemon that records it or by the next one.
+//! Every outcome is published once, by the daemon that records it or by the next one.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ fn kinds(events: &[Event]) -> Vec<String> {
     events.iter().map(kind).collect()
 }
 
-/// What the events tell is what there is: each sandbox, state, snapshot and end of an exec once.
+/// The events match the facts: each sandbox, state, snapshot and end of an exec occurs once.
 pub(super) async fn events_are_true(broker: &Broker, point: &str) {
     let events = all(broker);
     assert!(events.is_sorted_by(|a, b| a.seq < b.seq), "{point}: {events:?}");
@@ -80,7 +80,7 @@ pub(super) async fn events_are_true(broker: &Broker, point: &str) {
         recorded.retain(|name| name != "base");
         told.sort();
         recorded.sort();
-        // One whose removal was recorded and not told before a crash is gone all the same.
+        // A snapshot whose removal was recorded and not published before a crash is gone all the same.
         told.retain(|name| !point.starts_with("prune") || recorded.contains(name));
         assert_eq!(told, recorded, "{point}: {events:?}");
     }
@@ -192,7 +192,7 @@ async fn the_log_of_a_sandbox_outlives_the_events_and_repeats_none() {
     let before = broker.log(&me(), &id, 10).await.expect("a log");
     assert_eq!(before.len(), 2, "{before:?}");
     world.crash(broker).await;
-    // As if the daemon had died between the lines and the cursor.
+    // Simulates a daemon that died between writing the lines and the cursor.
     let cursor = world.data().join("events/timelines");
     std::fs::remove_file(&cursor).expect("there is a cursor");
     let broker = world.open().await;

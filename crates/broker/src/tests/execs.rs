@@ -150,7 +150,7 @@ async fn an_exec_nobody_listens_to_still_ends_and_leaves_the_count() {
     let id = create(&broker).await.id;
     let execs = broker.shared.find(&me(), &id).expect("it is there").activity.places();
     for _ in 0..limits::EXECS_PER_SANDBOX_MAX {
-        // Dropped at once: the command goes on and its output is drained.
+        // Dropped at once: the command continues and its output is drained.
         drop(broker.exec(&me(), &id, draft(&["echo", "unheard"])).await.expect("it starts"));
     }
     let over = broker.exec(&me(), &id, draft(&["true"])).await.err();

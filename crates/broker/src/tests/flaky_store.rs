@@ -1,4 +1,4 @@
-//! A store that refuses writes when told to, as a full disk does.
+//! A store that refuses writes on demand, like a full disk.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use sandkeep_store::{
 
 pub(super) struct FlakyStore {
     pub entries: Arc<MemoryStore>,
-    /// How many of the next writes change nothing and fail.
+    /// How many of the next writes fail without effect.
     pub failing_writes: Arc<AtomicUsize>,
 }
 

@@ -1,4 +1,4 @@
-//! What a new broker makes of what it finds.
+//! How a new broker handles what it finds.
 
 use std::fs;
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use crate::{Broker, Health, PoolState, Readiness};
 use sandkeep_core::SpecDraft;
 use sandkeep_storage::PoolHealth;
 
-/// The health as soon as it is this: an older finding may be shown for a moment.
+/// Waits until the health is this: an older result may be shown for a moment.
 async fn becomes(broker: &Broker, status: Readiness) -> Health {
     let wait = async {
         loop {

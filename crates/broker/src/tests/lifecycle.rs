@@ -112,7 +112,7 @@ async fn a_create_that_fails_leaves_nothing_and_says_why() {
 async fn a_create_goes_on_when_its_caller_leaves() {
     let world = World::new();
     let broker = world.open().await;
-    // Polled once: the verb is under way, and nobody waits for it any more.
+    // Polled once: the verb is in progress, and nobody waits for it any more.
     let who = me();
     let request = broker.create(&who, SpecDraft::default());
     assert!(futures_util::FutureExt::now_or_never(request).is_none());

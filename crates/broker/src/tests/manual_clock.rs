@@ -1,4 +1,4 @@
-//! A clock that stands still until a test moves it.
+//! A clock that only the test moves.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -25,7 +25,7 @@ impl ManualClock {
         self.uptime.send_modify(|uptime| *uptime += time);
     }
 
-    /// As an administrator, or a time server, would.
+    /// Like an administrator, or a time server.
     pub fn set_wall(&self, wall: jiff::Timestamp) {
         *self.wall.lock().expect("no test panics with it") = wall;
     }

@@ -1,4 +1,4 @@
-//! Names that lead to a sandbox: slots, ensure, idempotency keys.
+//! Names that refer to a sandbox: slots, ensure, idempotency keys.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -97,7 +97,7 @@ async fn a_profile_fills_in_what_was_not_asked_for() {
     assert_eq!(broker.get(&me(), &view.id).await.expect("kept"), view);
 }
 
-/// All pages, with something done between any two of them.
+/// All pages, with an action between any two of them.
 async fn walk(broker: &crate::Broker, filter: Filter, mut between: impl AsyncFnMut()) -> Vec<View> {
     let (mut all, mut filter) = (Vec::new(), filter);
     loop {

@@ -1,4 +1,4 @@
-//! Sandboxes whose files the runtime keeps, and volumes that a runtime cannot take.
+//! Sandboxes whose files the runtime keeps, and volumes that a runtime cannot use.
 
 use super::world::{World, create, me, reaches};
 use crate::error::Error;

@@ -1,4 +1,4 @@
-//! Commands whose guest does not answer, or whose caller does not wait for it.
+//! Commands whose guest does not answer, or whose caller does not wait.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ use sandkeep_guestlink::{
     journal::{Description, Keep, StdinSource},
 };
 
-/// How the first answer fails to come.
+/// How the first answer is missing.
 #[derive(Clone, Copy)]
 enum Silence {
     Endless,
@@ -29,7 +29,7 @@ enum Silence {
     Refused,
 }
 
-/// A guest that takes a command and does not say so.
+/// A guest that accepts a command without answering.
 struct SilentGuest {
     silence: Silence,
     calls: Mutex<Vec<&'static str>>,
@@ -120,7 +120,7 @@ fn description(request: &ExecRequest) -> Description {
     }
 }
 
-/// A broker with a sandbox, and a guest that takes commands and does not say so.
+/// A broker with a sandbox, and a guest that accepts commands without answering.
 struct Scene {
     world: World,
     broker: Broker,
@@ -154,7 +154,7 @@ impl Scene {
     }
 }
 
-/// Sends a command, leaves, and returns what the guest was asked until the command had ended.
+/// Sends a command, drops the call, and returns the guest's requests until the command had ended.
 async fn left_alone(silence: Silence) -> Vec<&'static str> {
     let mut scene = Scene::new(silence).await;
     let request = request();

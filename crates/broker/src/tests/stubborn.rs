@@ -1,4 +1,4 @@
-//! A destroy behind a stop whose processes use all of their grace.
+//! A destroy queued behind a stop whose processes use the whole grace period.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use sandkeep_runtime::{
     Capabilities, Death, Files, Found, MockRuntime, Plan, Runtime, RuntimeError, Stats,
 };
 
-/// The mock, with processes that never heed SIGTERM and a grace that never ends.
+/// The mock, with processes that ignore SIGTERM and an endless grace period.
 struct Stubborn(MockRuntime);
 
 #[async_trait]

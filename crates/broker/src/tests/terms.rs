@@ -1,4 +1,4 @@
-//! Labels and timeouts: how they change, and that they are kept to.
+//! Labels and timeouts: how they change, and that they are enforced.
 
 use std::time::Duration;
 
@@ -33,8 +33,7 @@ async fn goes(broker: &Broker, id: &SandboxId) {
     assert!(is_not_found(&broker.get(&me(), id).await));
 }
 
-/// Lets the reaper look, and everything that follows from it happen. It is asked itself: a verb that
-/// comes after whatever it asked for has its turn after that.
+/// Runs the reaper and waits for everything that follows. A later verb is queued after the reaper's requests.
 async fn looked(broker: &Broker, id: &SandboxId) {
     for _ in 0..100 {
         tokio::task::yield_now().await;

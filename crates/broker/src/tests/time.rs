@@ -1,4 +1,4 @@
-//! Snapshots, turns, rollbacks, forks and the log. The mock cannot stand still, so what is snapshotted is stopped.
+//! Snapshots, turns, rollbacks, forks and the log. The mock cannot freeze, so sandboxes are stopped for a snapshot.
 
 use std::sync::atomic::Ordering;
 

@@ -1,5 +1,5 @@
-//! A crash at every failpoint of snapshot, prune, rollback and fork, then a new broker: a recorded snapshot has
-//! lost nothing, what was begun is finished or gone, and nothing is left over.
+//! A crash at every failpoint of snapshot, prune, rollback and fork, then a new broker: a recorded snapshot has lost
+//! nothing, started operations are finished or undone, and nothing is left over.
 
 use super::events::events_are_true;
 use super::time::{forks, name, names, snapshot, stopped};
@@ -16,7 +16,7 @@ fn points(verb: &str) -> impl Iterator<Item = &'static str> {
     failpoint::ALL.iter().copied().filter(move |name| name.starts_with(&prefix))
 }
 
-/// The storage has what the records name and no more, and all of it goes with its sandbox.
+/// The storage has exactly the recorded snapshots, and all of them are removed with their sandbox.
 async fn ends_well(world: &World, broker: Broker, point: &str) {
     events_are_true(&broker, point).await;
     let mut recorded = 0;
@@ -106,7 +106,7 @@ async fn a_rollback_is_finished() {
     }
 }
 
-/// Nobody was told of them, so they go; or whoever asks again gets them.
+/// Their caller got no answer, so they are removed; or a repeated request gets them.
 #[tokio::test]
 async fn forks_are_all_there_or_none() {
     let within = ["create.after_intent", "create.after_launch", "create.after_outcome"];

@@ -1,4 +1,4 @@
-//! All that is around a broker and outlives it.
+//! Everything outside of a broker that outlives it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ use sandkeep_storage::{
 use sandkeep_store::{MemoryStore, Prefix, StateStore};
 use sandkeep_tree::{Bind, Root, RootKind};
 
-/// Far longer than anything here takes: a test that waits so long has failed.
+/// Far longer than anything here takes: a test that waits this long has failed.
 pub(super) const LONG: Duration = Duration::from_secs(20);
 
 pub(super) struct World {
@@ -127,7 +127,7 @@ impl World {
         rows.map(|(_, row)| row.record.expect("a readable row").status).collect()
     }
 
-    /// Everything that is left of any sandbox, the names that lead to it included.
+    /// Everything left of any sandbox, including the names that refer to it.
     pub async fn remains(&self) -> Vec<String> {
         let mut remains = self.sandbox_remains().await;
         for kind in ["slots", "names"] {
@@ -186,7 +186,7 @@ pub(super) fn is_not_found<T: std::fmt::Debug>(result: &Result<T, Error>) -> boo
     matches!(result, Err(Error::NotFound { .. }))
 }
 
-/// A template with nothing in it.
+/// An empty template.
 struct EmptyTemplate;
 
 #[async_trait]
@@ -212,7 +212,7 @@ impl Template for EmptyTemplate {
     }
 }
 
-/// Volumes that hold one number each, and a storage that fails when told to.
+/// Volumes that hold one number each, and a storage that fails on demand.
 pub(super) struct Volumes {
     dir: PathBuf,
     held: Mutex<Held>,

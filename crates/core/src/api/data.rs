@@ -1,4 +1,4 @@
-//! Bytes as a field of JSON: `data` where they are UTF-8, `data_b64` where not. For serde's `flatten` and `with`.
+//! Bytes as a JSON field: `data` if they are UTF-8, otherwise `data_b64`. For serde's `flatten` and `with`.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ enum Written<'a> {
     DataB64(Base64<'a>),
 }
 
-/// Encoded where it is written, without a copy in between.
+/// Encoded while it is serialized, without an intermediate copy.
 struct Base64<'a>(&'a [u8]);
 
 impl Serialize for Base64<'_> {

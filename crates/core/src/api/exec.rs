@@ -1,4 +1,4 @@
-//! Execs, and what they answer.
+//! Execs and their answers.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ use crate::{ExecId, ShellId};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Exec {
     pub exec_id: ExecId,
-    /// Of its first process, inside the sandbox, while it runs; left out where the runtime does not tell.
+    /// Pid of its first process, inside the sandbox, while it runs; absent if the runtime does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// `running`, or how it ended: `exited`, `signaled`, `timed_out`, `canceled`, `oom_killed`, `lost`.
@@ -23,10 +23,10 @@ pub struct Exec {
     pub argv: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// Left out only for a command of a shell whose guest is of an earlier version.
+    /// Absent only for a command of a shell whose guest is of an earlier version.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub user: String,
-    /// The shell whose command it is; then `argv` is the command alone.
+    /// The shell that runs it; then `argv` is the command alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shell_id: Option<ShellId>,
     /// State of the shell after the command.
@@ -38,7 +38,7 @@ pub struct Exec {
     pub stdin: StdinSource,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stdin_closed: Option<bool>,
-    /// How many bytes an open stdin has been sent: after a restart of the daemon, how many had arrived.
+    /// How many bytes were sent to an open stdin; after a restart of the daemon, how many had arrived.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stdin_bytes: Option<u64>,
     /// Whether it has a terminal.
@@ -55,10 +55,10 @@ pub struct Exec {
     pub signal: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
-    /// Number of bytes it printed, whether or not all of them are kept.
+    /// Number of bytes printed, whether or not all of them are kept.
     pub stdout_bytes: u64,
     pub stderr_bytes: u64,
-    /// Whether some of it is not kept.
+    /// Whether some of the output is not kept.
     pub truncated: bool,
     pub stdout_dropped_bytes: u64,
     pub stderr_dropped_bytes: u64,
@@ -66,19 +66,19 @@ pub struct Exec {
     pub error: Option<String>,
 }
 
-/// The limits of one command, for it and all that it starts. None is above the sandbox's own, which hold as well;
-/// what is left out is limited by those alone. Needs a runtime with `exec_limits`.
+/// Limits of one command and all processes that it starts. None may exceed the sandbox's own limits, which apply as
+/// well; a limit that is left out is the sandbox's. Needs a runtime with `exec_limits`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExecLimits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 8)]
     pub memory_mb: Option<u64>,
-    /// How many processors' worth of time.
+    /// CPU limit, in processors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0.01)]
     pub cpus: Option<f64>,
-    /// Processes and threads at once.
+    /// Maximum number of processes and threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 4)]
     pub pids: Option<u64>,
@@ -93,7 +93,7 @@ pub enum ExecStatus {
     TimedOut,
     Canceled,
     OomKilled,
-    /// Nobody can know: the sandbox died, or the guest forgot.
+    /// The outcome is unknown: the sandbox died, or the guest lost the exec.
     Lost,
 }
 
@@ -115,12 +115,12 @@ impl ExecStatus {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StdinSource {
-    /// It has none.
+    /// No stdin.
     #[default]
     None,
-    /// It came with the request, whole.
+    /// Complete, with the request.
     Given,
-    /// It stays open for more until somebody closes it.
+    /// Open for more input until it is closed.
     Open,
 }
 
@@ -147,22 +147,22 @@ pub enum ExecEvent {
     Started {
         exec_id: ExecId,
     },
-    /// These bytes of a stream are not kept.
+    /// These bytes of a stream were not kept.
     Gap {
         stream: OutputStream,
         from: u64,
         to: u64,
     },
-    /// The exec goes on, and nobody asked to wait for it.
+    /// The exec is still running, and following was not requested.
     Running {
         exec_id: ExecId,
     },
-    /// The daemon stops telling; the exec goes on.
+    /// The daemon ends the stream; the exec continues.
     Detached {
         exec_id: ExecId,
         reason: Cow<'static, str>,
     },
-    /// Bytes of a stream, the first of them at this offset.
+    /// Bytes of a stream, starting at this offset.
     #[serde(untagged)]
     Output {
         #[serde(rename = "type")]
@@ -205,7 +205,7 @@ impl ExecEvent {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExecAnswer {
     pub exec_id: ExecId,
-    /// How it ended, in the words of [`Exec::status`].
+    /// How it ended, with the values of [`Exec::status`].
     #[schema(value_type = String)]
     pub status: ExecStatus,
     /// The same as `status`, under its former name.
@@ -238,7 +238,7 @@ macro_rules! stream_fields {
 stream_fields!(StdoutFields, stdout, stdout_b64, stdout_omitted_bytes, stdout_omitted_at);
 stream_fields!(StderrFields, stderr, stderr_b64, stderr_omitted_bytes, stderr_omitted_at);
 
-/// How an exec ended, in the words of the API; both forms of the answer carry it.
+/// How an exec ended; part of both forms of the answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Ending {
     /// `null` unless the command exited.
@@ -249,10 +249,10 @@ pub struct Ending {
     pub duration_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// For a command of a shell: what became of the shell.
+    /// For a command of a shell: the state of the shell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shell: Option<ShellFate>,
-    /// How much of what background jobs of the shell wrote before this command was thrown away.
+    /// Number of bytes, written by background jobs of the shell before this command, that were discarded.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stdout_skipped_bytes: u64,
     #[serde(default, skip_serializing_if = "is_zero")]

@@ -15,13 +15,13 @@ pub struct KeyDraft {
     /// Binds the key to one project.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project: Option<String>,
-    /// `read` and `write` if none is given.
+    /// `read` and `write` by default.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scopes: Vec<Scope>,
     /// Description given by the caller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// From when on it is refused; never, if it is not given.
+    /// When it expires; never if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
@@ -61,11 +61,11 @@ impl KeyInfo {
     }
 }
 
-/// A key that was just made: the only time that it is shown.
+/// A new key. This is the only time that it is shown.
 #[derive(Serialize, Deserialize, ToSchema)]
 pub struct NewKey {
     #[serde(flatten)]
     pub info: KeyInfo,
-    /// The key itself. It is not kept and cannot be shown again.
+    /// The key itself. It is not stored and cannot be shown again.
     pub key: String,
 }

@@ -1,4 +1,4 @@
-//! What happened to a sandbox.
+//! The history of a sandbox.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use crate::event::{Event, EventKind, SnapshotMade};
 use crate::{ExecId, SandboxId, SnapshotId, SnapshotName};
 
-/// One thing that happened, as the log of a sandbox shows it.
+/// One entry in the history of a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Happening {
@@ -15,10 +15,10 @@ pub enum Happening {
         runtime: String,
         template: String,
     },
-    /// It began with the files of another one.
+    /// It was created with the files of another sandbox.
     ForkedFrom {
         sandbox: SandboxId,
-        /// Left out if it was as that one was at the moment.
+        /// Absent if it was forked from the present state.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         snapshot: Option<SnapshotName>,
     },
@@ -53,14 +53,14 @@ pub enum Happening {
     SnapshotDeleted {
         name: SnapshotName,
     },
-    /// A later turn took its place.
+    /// Removed in favour of a later turn.
     SnapshotPruned {
         name: SnapshotName,
     },
     RolledBack {
         name: SnapshotName,
     },
-    /// Files were to become what they were at a snapshot, and only some did, or none.
+    /// A revert failed; some of the files may have been restored.
     RevertFailed {
         reason: String,
     },
@@ -84,8 +84,8 @@ pub enum Happening {
 }
 
 impl Happening {
-    /// What an event means in the log of one of the sandboxes that it concerns; `None` if it is not for there. Execs
-    /// have journals, which say more.
+    /// The history entry of an event for one of the sandboxes that it concerns; `None` if it has none. Execs are left
+    /// out, because their journals say more.
     pub fn of_event(event: &Event, sandbox: &SandboxId) -> Option<Self> {
         let made = |snapshot: &SnapshotMade| {
             let SnapshotMade { snapshot, name, bytes, note } = snapshot.clone();
@@ -142,7 +142,7 @@ impl Happening {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = LogEntry)]
 pub struct LogEntry {
-    /// RFC 3339; of an exec its begin.
+    /// RFC 3339; for an exec, its start.
     #[schema(value_type = String)]
     pub at: Timestamp,
     #[serde(flatten)]

@@ -15,16 +15,16 @@ pub enum ProcessStatus {
     /// Its port does not answer yet.
     Starting,
     Running,
-    /// It is over, however it ended: see `outcome`.
+    /// It has ended: see `outcome`.
     Exited,
 }
 
-/// A process as the API shows it, but for where its port is.
+/// A process as the API shows it, without the URLs of its port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProcessView {
     pub id: ProcessId,
     pub status: ProcessStatus,
-    /// Its id inside the sandbox, while it runs; left out where the runtime does not tell.
+    /// Its pid inside the sandbox, while it runs; absent if the runtime does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     pub argv: Vec<String>,
@@ -51,47 +51,47 @@ pub struct ProcessView {
     /// Why it could not be started, or why its outcome is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The same as an exec: its output is there too.
+    /// The process as an exec, which has its output.
     pub exec_id: ExecId,
-    /// Number of bytes it printed, whether or not all of them are kept.
+    /// Number of bytes printed, whether or not all of them are kept.
     pub stdout_bytes: u64,
     pub stderr_bytes: u64,
 }
 
-/// A process, and where its port is.
+/// A process, with the URLs of its port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Process {
     #[serde(flatten)]
     pub process: ProcessView,
-    /// The raw `host:port` on this machine that leads to its port.
+    /// The raw `host:port` on this machine that forwards to its port.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub address: Option<SocketAddr>,
-    /// Its port for browsers and other clients of HTTP.
+    /// URL of its port for HTTP clients, such as browsers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// The last it said, if it ended before it was ready.
+    /// The end of its output, if it ended before it was ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_output: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Processes {
-    /// The oldest first.
+    /// Oldest first.
     pub items: Vec<Process>,
 }
 
-/// A port on which something listens, inside or on the host's side.
+/// A port on which a server listens, inside or on the host's side.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Port)]
 pub struct PortInfo {
     #[schema(value_type = u16)]
     pub port: Port,
-    /// Whether something inside listens there now.
+    /// Whether a server inside listens on it now.
     pub open: bool,
-    /// Where it is for browsers.
+    /// URL for browsers.
     pub url: String,
-    /// The raw socket of the host that leads there, if there is one.
+    /// The raw socket of the host that forwards to it, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub address: Option<SocketAddr>,
@@ -100,13 +100,13 @@ pub struct PortInfo {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Ports {
     pub items: Vec<PortInfo>,
-    /// Where any port is: put its number for `{port}`.
+    /// URL of any port: replace `{port}` with its number.
     pub url_template: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PortUrl {
-    /// Lets anybody who has it reach the port.
+    /// Gives access to the port to anybody who has it.
     pub url: String,
     /// RFC 3339.
     pub expires_at: String,
@@ -116,7 +116,7 @@ pub struct PortUrl {
 pub struct PortListener {
     #[schema(value_type = u16)]
     pub port: Port,
-    /// `host:port` on this machine, for anything that speaks TCP.
+    /// `host:port` on this machine, for any TCP client.
     #[schema(value_type = String)]
     pub address: SocketAddr,
 }

@@ -1,5 +1,5 @@
-//! What the REST API is asked. `/openapi.json`, the tools that a model is shown and the client all have these types, so
-//! none of them can say something else than the others.
+//! Request types of the REST API. `/openapi.json`, the tools for models and the client share these types, so they
+//! cannot disagree.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -14,15 +14,15 @@ use crate::{Port, SandboxName, SnapshotName, State};
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct ListSandboxes {
-    /// `name=value`: only those with this label; several for those with all of them.
+    /// `name=value`: only sandboxes with this label; give several to require all of them.
     #[serde(default)]
     #[param(required = false)]
     pub label: Vec<String>,
-    /// Only those in one of these states: `state=running&state=paused` or `state=running,paused`.
+    /// Only sandboxes in one of these states: `state=running&state=paused` or `state=running,paused`.
     #[serde(default)]
     #[param(required = false)]
     pub state: Vec<State>,
-    /// Only those of this project.
+    /// Only sandboxes of this project.
     pub project: Option<String>,
     /// `created_at` for oldest first, the default; `-created_at` for newest first.
     #[serde(default)]
@@ -35,7 +35,7 @@ pub struct ListSandboxes {
     pub cursor: Option<String>,
 }
 
-/// The order of a list, by creation; the id decides between sandboxes of the same moment.
+/// The order of a list, by creation time; equal times are ordered by id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub enum Order {
     #[default]
@@ -82,10 +82,10 @@ pub struct Sorting {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PauseSandbox {
-    /// Freeze commands that run instead of waiting for their end.
+    /// Freeze running commands instead of waiting for their end.
     #[serde(default)]
     pub force: bool,
-    /// How many seconds to wait for commands that run before the pause is refused; 10 if it is left out.
+    /// How many seconds to wait for running commands before the pause is refused; 10 by default.
     #[schema(maximum = 600)]
     pub drain_secs: Option<u64>,
 }
@@ -101,24 +101,24 @@ pub struct FilePath {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct ListFiles {
-    /// The directory, absolute or relative to the working directory, which it is if it is left out.
+    /// The directory, absolute or relative to the working directory; default: the working directory.
     pub path: Option<String>,
-    /// How many levels to list: 1, the default, is the directory alone.
+    /// How many levels to list: 1, the default, lists only the directory itself.
     #[param(minimum = 1)]
     pub depth: Option<u64>,
-    /// How many entries at most; 1000 if it is left out.
+    /// Maximum number of entries; 1000 by default.
     #[param(minimum = 1, maximum = 10_000)]
     pub limit: Option<u64>,
-    /// The `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     pub cursor: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct DeleteFile {
-    /// Absolute, or relative to the working directory. Of a symbolic link, the link itself is deleted.
+    /// Absolute, or relative to the working directory. A symbolic link itself is deleted, not its target.
     pub path: String,
-    /// Also a directory that is not empty, with all that is in it.
+    /// Also delete a directory that is not empty, with its contents.
     #[serde(default)]
     #[param(required = false)]
     pub recursive: bool,
@@ -129,11 +129,11 @@ pub struct DeleteFile {
 pub struct MakeDirectory {
     /// Absolute, or relative to the working directory.
     pub path: Option<String>,
-    /// In its place where it is no UTF-8; base64.
+    /// Instead of `path` if it is not UTF-8; base64.
     pub path_b64: Option<String>,
     /// Such as `0755`.
     pub mode: Option<String>,
-    /// Make the directories above that are missing; and it is no error if it is there already.
+    /// Also create missing parent directories; an existing directory is not an error.
     #[serde(default)]
     pub parents: bool,
 }
@@ -141,17 +141,17 @@ pub struct MakeDirectory {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MoveFile {
-    /// What to move: absolute, or relative to the working directory.
+    /// The path to move: absolute, or relative to the working directory.
     pub from: Option<String>,
-    /// In place of `from`, where that is no UTF-8; base64.
+    /// Instead of `from` if it is not UTF-8; base64.
     pub from_b64: Option<String>,
-    /// The new name itself, also if it is that of a directory.
+    /// The new path itself, even if a directory of that name exists.
     pub to: Option<String>,
     pub to_b64: Option<String>,
-    /// Whether a file may be in its place already, and goes.
+    /// Replace an existing file at the new path.
     #[serde(default)]
     pub overwrite: bool,
-    /// Make the directories above that are missing.
+    /// Create missing parent directories.
     #[serde(default)]
     pub parents: bool,
 }
@@ -159,48 +159,48 @@ pub struct MoveFile {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateProcess {
-    /// Run by `/bin/sh -c`; or `argv`.
+    /// Run by `/bin/sh -c`; alternatively `argv`.
     pub command: Option<String>,
     pub argv: Option<Vec<String>>,
-    /// Variables for it alone.
+    /// Environment of this process.
     pub env: Option<BTreeMap<String, String>>,
-    /// The directory that it runs in.
+    /// Its working directory.
     pub cwd: Option<String>,
     pub user: Option<String>,
-    /// The port that it serves: it gets a `url`, a raw `address` in local mode, and is `running` once the
-    /// port accepts connections.
+    /// The port that it serves: it gets a `url`, a raw `address` in local mode, and is `running` once the port accepts
+    /// connections.
     #[schema(value_type = Option<u16>)]
     pub port: Option<Port>,
     pub ready: Option<ProcessReady>,
 }
 
-/// What to wait for before the answer: give `http_path` or `tcp`.
+/// Condition for being ready: give `http_path` or `tcp`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProcessReady {
-    /// A GET of this path is answered with a status below 400.
+    /// Ready when a GET of this path is answered with a status below 400.
     pub http_path: Option<String>,
-    /// `true`: the port accepts a connection.
+    /// `true`: ready when the port accepts a connection.
     pub tcp: Option<bool>,
     /// 30 by default, at most 600. A process that is not ready by then is reported as
     /// `starting` and continues.
     pub timeout_secs: Option<u64>,
 }
 
-/// Which part of what was printed to read.
+/// The part of the output to read.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct ReadOutput {
-    /// Only this one; both, in order of arrival, if it is left out.
+    /// Only this stream; both, in order of arrival, if left out.
     #[param(inline)]
     pub stream: Option<OutputStream>,
-    /// The first byte of `stream` that is wanted.
+    /// The first byte of `stream` to read.
     pub offset: Option<u64>,
-    /// The first byte of each that is wanted, without `stream`.
+    /// The first byte of each stream to read, without `stream`.
     pub stdout_offset: Option<u64>,
     pub stderr_offset: Option<u64>,
-    /// Wait for what is not said yet, until the exec ends.
+    /// Wait for further output, until the exec ends.
     #[serde(default)]
     #[param(required = false)]
     pub follow: bool,
@@ -216,7 +216,7 @@ pub struct SignPortUrl {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateSnapshot {
-    /// Unique in the sandbox; its id, if it is left out. Names of turns, ids and `now` are taken.
+    /// Unique in the sandbox; default: its id. Names of turns, ids and `now` are reserved.
     pub name: Option<SnapshotName>,
     /// Description.
     #[schema(max_length = 1024)]
@@ -236,7 +236,7 @@ pub struct SealTurn {
 pub struct RollbackSandbox {
     /// The name or the id of a snapshot or a turn, such as `turn-0001`.
     pub snapshot: SnapshotName,
-    /// End execs that run, too.
+    /// End running execs as well.
     #[serde(default)]
     pub force: bool,
 }
@@ -244,12 +244,12 @@ pub struct RollbackSandbox {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ForkSandbox {
-    /// The name or the id of a snapshot; the sandbox as it is now, if it is left out.
+    /// The name or the id of a snapshot; default: the current state of the sandbox.
     pub snapshot: Option<SnapshotName>,
-    /// How many; 1 by default.
+    /// Number of forks; 1 by default.
     #[schema(minimum = 1, maximum = 100)]
     pub count: Option<usize>,
-    /// Labels besides those of the sandbox; one that is `null` is left out.
+    /// Labels in addition to those of the sandbox; `null` removes one.
     #[schema(value_type = Option<BTreeMap<String, Option<String>>>)]
     pub labels: Option<BTreeMap<String, Option<String>>>,
     /// The name of the fork, if there is only one.
@@ -261,12 +261,12 @@ pub struct ForkSandbox {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct DiffSandbox {
-    /// A snapshot, by id or name, `base` for what the sandbox was made from, or `now`. The newest snapshot if it
-    /// is not said, and `base` if there is none.
+    /// A snapshot, by id or name, `base` for what the sandbox was created from, or `now`. Default: the newest snapshot,
+    /// or `base` if there is none.
     pub from: Option<String>,
-    /// The same; `now` if it is not said.
+    /// As `from`; default: `now`.
     pub to: Option<String>,
-    /// Only this file or directory and what is in it; absolute.
+    /// Only this file, or this directory and its contents; absolute.
     pub path: Option<String>,
     /// Include the changed lines, as `diff -u` does.
     pub text: Option<bool>,
@@ -277,14 +277,14 @@ pub struct DiffSandbox {
     pub format: Option<DiffFormat>,
 }
 
-/// How a diff is answered.
+/// The format of a diff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DiffFormat {
     Json,
-    /// A tar with the files that are new or hold something new, as they are in `to`, under their paths without the
-    /// slash. Its first file is `sandkeep-diff.json`: the diff, with a `digest` of every regular file before
-    /// and after. One moment of the sandbox, in constant memory; `text` and `limit` do not apply.
+    /// A tar with the new and changed files as in `to`, under their paths without the leading slash. Its first file is
+    /// `sandkeep-diff.json`: the diff, with a `digest` of every regular file before and after. The sandbox at one
+    /// moment, in constant memory; `text` and `limit` do not apply.
     Tar,
 }
 
@@ -293,7 +293,7 @@ pub enum DiffFormat {
 pub struct Revert {
     /// The name or the id of a snapshot.
     pub snapshot: SnapshotName,
-    /// Absolute paths of files and directories; of a directory all that is in it.
+    /// Absolute paths of files and directories; a directory includes its contents.
     #[schema(min_items = 1, max_items = 1000)]
     pub paths: Vec<String>,
 }

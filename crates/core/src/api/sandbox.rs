@@ -11,7 +11,7 @@ use crate::{
     SnapshotId, SnapshotName, Source, State,
 };
 
-/// A sandbox as the API shows it. Environment values are never in it.
+/// A sandbox as the API shows it, without the values of its environment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Sandbox {
     pub id: SandboxId,
@@ -25,7 +25,7 @@ pub struct Sandbox {
     pub reason: Option<String>,
     pub runtime: String,
     pub template: String,
-    /// Of the image it was made from, whatever its template's name means now.
+    /// Digest of the image that it was created from, even if its template's name refers to another one now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template_digest: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -39,8 +39,7 @@ pub struct Sandbox {
     /// RFC 3339.
     #[schema(value_type = String)]
     pub created_at: Timestamp,
-    /// When `timeout_secs` will have passed, by the wall clock as it goes now. An idle timeout may
-    /// come first.
+    /// When `timeout_secs` will have passed, by the current wall clock. An idle timeout may come first.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub expires_at: Option<Timestamp>,
@@ -57,20 +56,20 @@ pub struct Sandbox {
     /// The workspace that it was made with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
-    /// When something last began or ended to use it. A command that runs is activity all the while.
-    /// After a crash of the daemon it may be told half a minute too early.
+    /// The last time that something started or stopped using it. A running command counts as continuous activity. After
+    /// a crash of the daemon the value may be half a minute too early.
     #[schema(value_type = String)]
     pub last_activity_at: Timestamp,
     /// Number of turns.
     pub turn_count: u64,
     pub snapshot_count: u64,
-    /// How many it may have at once, if it asked for fewer than the daemon allows.
+    /// Maximum number of its snapshots, if it asked for fewer than the daemon allows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_snapshots: Option<usize>,
-    /// Whether there is a snapshot after each call of a tool that may have changed files.
+    /// Whether a snapshot is taken after each tool call that may have changed files.
     pub snapshot_tool_calls: bool,
-    /// Bytes in its volume, as last measured: a few seconds ago where the storage counts them, else
-    /// when its stats were last asked for. `null`: not yet.
+    /// Bytes in its volume, as last measured: a few seconds ago if the storage counts them, otherwise when its stats
+    /// were last requested. `null`: not measured yet.
     pub space_used: Option<u64>,
 }
 
@@ -87,7 +86,7 @@ pub struct ForkPoint {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Snapshot {
     pub id: SnapshotId,
-    /// Of this sandbox alone; the id, if it was given none.
+    /// Unique in this sandbox; the id, if it was given none.
     pub name: SnapshotName,
     /// The turn that it seals.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,15 +96,15 @@ pub struct Snapshot {
     /// RFC 3339.
     #[schema(value_type = String)]
     pub created_at: Timestamp,
-    /// Size when it was taken, as the storage counts it.
+    /// Size when it was taken, as counted by the storage.
     pub bytes: u64,
 }
 
-/// One page of sandboxes, the oldest first.
+/// One page of sandboxes, oldest first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Sandboxes {
     pub items: Vec<Sandbox>,
-    /// Where the next page begins, if there is one: pass it as `cursor`.
+    /// Pass it as `cursor` to get the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
 }
@@ -114,7 +113,7 @@ pub struct Sandboxes {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Ensured {
     pub sandbox: Sandbox,
-    /// Whether it was made by this very request.
+    /// Whether this request created it.
     pub created: bool,
 }
 
@@ -125,12 +124,12 @@ pub struct Forks {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Snapshots {
-    /// The oldest first.
+    /// Oldest first.
     pub items: Vec<Snapshot>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Reverted {
-    /// What was not as in the snapshot, and is now.
+    /// The paths that differed from the snapshot, and were restored.
     pub reverted: Vec<String>,
 }

@@ -34,11 +34,11 @@ pub enum ShellProgram {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ShellState {
-    /// It waits for a command.
+    /// It is waiting for a command.
     Ready,
-    /// A command runs in it.
+    /// A command is running in it.
     Busy,
-    /// Its process is gone; no command will run in it again.
+    /// Its process is gone; it runs no more commands.
     Ended,
 }
 
@@ -46,9 +46,9 @@ pub enum ShellState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ShellFate {
-    /// What the command did to it holds for the next one.
+    /// The shell survived, with the changes that the command made to its state.
     Kept,
-    /// It could not be interrupted: a new one is in its place, as it was when it was opened.
+    /// The command could not be interrupted: a new shell took its place, in the state in which it was opened.
     Replaced,
     /// Its process is gone.
     Ended,

@@ -12,24 +12,24 @@ use crate::Owner;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Template {
     pub name: String,
-    /// Of the image's config; absent of a built-in template.
+    /// Digest of the image's config; absent for a built-in template.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
     /// Where it came from.
     pub source: String,
-    /// The digests of its layers, the lowest first.
+    /// The digests of its layers, lowest first.
     pub layers: Vec<String>,
-    /// The built-in template that shows through, of one that was made of a sandbox of it.
+    /// The built-in template that shows through, if it was captured from a sandbox of that template.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub over: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<TemplateConfig>,
-    /// The command that runs in every sandbox of it from the creation on.
+    /// The command that runs in every sandbox from its creation on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start: Option<Vec<String>>,
-    /// In all its layers, whether or not others have them, too.
+    /// Total size of its layers, whether or not other templates share them.
     pub bytes: u64,
-    /// RFC 3339; absent of a built-in template.
+    /// RFC 3339; absent for a built-in template.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub created_at: Option<Timestamp>,
@@ -39,12 +39,12 @@ pub struct Template {
     pub owner: Option<Owner>,
 }
 
-/// How commands run in a sandbox of the template that do not say otherwise.
+/// Defaults for commands in a sandbox of the template.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TemplateConfig {
     pub env: BTreeMap<String, String>,
     pub workdir: String,
-    /// As in Docker's USER; root if it is left out.
+    /// As in Docker's USER; root if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     pub entrypoint: Vec<String>,

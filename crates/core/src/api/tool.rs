@@ -1,4 +1,4 @@
-//! What a tool for agents answers, and what it says before.
+//! Answers and events of tools for agents.
 
 use std::borrow::Cow;
 
@@ -12,23 +12,23 @@ use crate::{ExecId, SnapshotId};
 /// The answer to a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ToolAnswer {
-    /// For the model to read, in this order.
+    /// For the model, in this order.
     pub content: Vec<ToolBlock>,
-    /// Of a command that ran to its end.
+    /// Of a command that exited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// Whether the tool did not do what it was asked, or its command failed; `content` says why.
+    /// Whether the tool failed, or its command did; `content` says why.
     pub is_error: bool,
     pub duration_ms: u64,
-    /// 1: it works on files. 2: it is a command.
+    /// 1: operates on files. 2: runs a command.
     pub tier: u8,
-    /// What the sandbox's files were after the call, if that was to be kept.
+    /// The snapshot of the sandbox's files after the call, if one was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot_id: Option<SnapshotId>,
-    /// The exec that a command was, whose whole output is kept like any other's.
+    /// The exec of a command, whose whole output is kept like any other's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exec_id: Option<ExecId>,
-    /// Why it was refused, in one word that does not change: `docs/reference/refusals.md` lists them.
+    /// Why it was refused, as a stable code: `docs/reference/refusals.md` lists them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refusal: Option<Cow<'static, str>>,
 }
@@ -50,11 +50,11 @@ impl ToolBlock {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ToolEvent {
-    /// The exec that a command is.
+    /// The exec of a command.
     Started {
         exec_id: ExecId,
     },
-    /// How far a search is.
+    /// Progress of a search.
     Progress {
         files_seen: u64,
         found: u64,
@@ -63,7 +63,7 @@ pub enum ToolEvent {
     Failed {
         problem: Problem,
     },
-    /// Bytes of a stream, the first of them at this offset.
+    /// Bytes of a stream, starting at this offset.
     #[serde(untagged)]
     Output {
         #[serde(rename = "type")]
@@ -75,7 +75,7 @@ pub enum ToolEvent {
 }
 
 impl ToolEvent {
-    /// As a stream of Server-Sent Events names it.
+    /// The event's name in Server-Sent Events.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Started { .. } => "started",

@@ -1,11 +1,10 @@
-//! The size of the pool of `btrfs` storage, and how full any pool may be.
+//! The size of the pool of `btrfs` storage, and fill levels of every pool.
 
 use std::time::Duration;
 
 use super::MIB;
 
-/// The smallest pool image of `btrfs` storage, and the largest that a new one begins with unless the operator asks for
-/// another size.
+/// The smallest pool image of `btrfs` storage, and the largest initial size of a new one unless configured.
 pub const POOL_MIN_BYTES: u64 = 256 * MIB;
 pub const POOL_START_BYTES: u64 = 1024 * MIB;
 /// A new pool takes this part of the disk's free space, within those bounds.
@@ -19,7 +18,7 @@ pub const POOL_UNALLOCATED_SHARE: u64 = 8;
 pub const POOL_UNALLOCATED_MAX_BYTES: u64 = 1024 * MIB;
 /// The least metadata chunks of a pool that can grow. A new filesystem has less.
 pub const POOL_METADATA_MIN_BYTES: u64 = 16 * MIB;
-/// How often a pool is checked for room. A sandbox can write some hundred megabytes meanwhile.
+/// How often the free space of a pool is checked. A sandbox can write a few hundred megabytes in that time.
 pub const POOL_LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// How often a pool that is short of room makes what was removed usable: the filesystem itself does so every half
 /// minute.
@@ -33,16 +32,16 @@ pub const POOL_RECLAIM_POLL: Duration = Duration::from_millis(20);
 pub const POOL_STEP_BYTES: u64 = 1024 * MIB;
 pub const POOL_GROW_SHARE: u64 = 4;
 pub const POOL_GROW_MIN_BYTES: u64 = 64 * MIB;
-/// A pool gives space back in pieces of this, once it has had more than twice the space it keeps free for so long.
+/// A pool shrinks in pieces of this size, once it has had more than twice its reserved free space for this long.
 pub const POOL_PIECE_BYTES: u64 = 64 * MIB;
 pub const POOL_SPARE_FOR: Duration = Duration::from_secs(10);
-/// A growing pool leaves this much of the disk to others.
+/// A growing pool leaves this much of the disk free.
 pub const POOL_HOST_RESERVE_BYTES: u64 = 1024 * MIB;
-/// How large a pool may become unless the operator says otherwise.
+/// Default maximum size of a pool.
 pub const POOL_GROWN_MAX_BYTES: u64 = 256 * 1024 * MIB;
-/// The used part of the pool above which the health warns, and above which the daemon is not ready and makes nothing
-/// new, unless the operator says otherwise. A pool with more than these bytes free never counts as so full: 4 % of a
-/// large disk is plenty.
+/// The used fraction of the pool above which health reports a warning, and above which the daemon is not ready and
+/// creates nothing new; defaults. A pool with more than these bytes free never counts as that full: 4 % of a large disk
+/// is plenty.
 pub const POOL_WARNING: f64 = 0.85;
 pub const POOL_CRITICAL: f64 = 0.95;
 pub const POOL_WARNING_FREE_BYTES: u64 = 16 * 1024 * MIB;

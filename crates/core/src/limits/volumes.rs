@@ -1,30 +1,30 @@
-//! Bounds of what is looked at in volumes.
+//! Limits of scans in volumes.
 
 use std::time::Duration;
 
 use super::MIB;
 
-/// The bench does not use a connection again that nothing went over for so long; well below [`super::HEADERS_READ`].
+/// The bench does not reuse a connection that was idle for this long; well below [`super::HEADERS_READ`].
 pub const BENCH_IDLE: Duration = Duration::from_secs(5);
 
-/// How often the daemon has the storage look after its limits.
+/// How often the daemon has the storage enforce its limits.
 pub const TEND_INTERVAL: Duration = Duration::from_secs(5);
-/// A tree that may hold more than it was last found to is looked at again after so long.
+/// A tree that may have grown since it was measured is measured again after this time.
 pub const TREE_LOOK_AGAIN: Duration = Duration::from_secs(30);
-/// Of a file that names hosts; a longer one is left as it is.
+/// Maximum size of an `/etc/hosts` file that is edited; a larger one is left as it is.
 pub const HOSTS_MAX_BYTES: u64 = 64 * 1024;
 /// How many extents of a tree are remembered while they are counted, so that none counts twice.
 pub const EXTENTS_REMEMBERED_MAX: usize = 1024 * 1024;
-/// What a tree that holds too much may still write, once: removing files takes a little, too. So does beginning.
+/// What a tree over its limit may still write, once: removing files takes a little space, too. So does starting.
 pub const FULL_TREE_HEADROOM_BYTES: u64 = MIB;
 
-/// What one request may cost on the host: bytes of files that are read, holes included where they must be passed on,
-/// and time.
+/// What one request may cost on the host: bytes of files that are read (including holes that must be transferred), and
+/// time.
 pub const TREE_WORK_MAX_BYTES: u64 = 64 * 1024 * MIB;
 pub const TREE_WORK_MAX: Duration = Duration::from_secs(600);
 /// How long a copy of a volume may take, for a snapshot, a fork, a rollback or a template.
 pub const COPY_MAX: Duration = Duration::from_secs(3600);
-/// How many trees the storage copies, measures or removes at once.
+/// How many trees the storage copies, measures or removes concurrently.
 pub const STORAGE_LONG_MAX: usize = 64;
-/// How many requests that read or write the files of sandboxes are under way at once; one organization alone has half.
+/// Concurrent requests that read or write the files of sandboxes; one organization alone gets half.
 pub const TREE_WORK_AT_ONCE_MAX: usize = 64;

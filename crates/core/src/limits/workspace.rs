@@ -1,14 +1,14 @@
-//! Bounds of the way by which a repository is cloned from elsewhere.
+//! Limits of the relay through which a remote repository is cloned.
 
 use std::time::Duration;
 
-/// How many connections one clone may make, one after the other and at once.
+/// Connections of one clone, in total and concurrently.
 pub const RELAY_CONNECTIONS_MAX: usize = 256;
 pub const RELAY_CONNECTIONS_AT_ONCE_MAX: usize = 8;
-/// What may come in, and go out, for one clone.
+/// Maximum bytes received, and sent, for one clone.
 pub const RELAY_MAX_BYTES: u64 = super::SOURCE_MAX_BYTES;
-/// How much is carried at a time.
+/// Chunk size for copying.
 pub const RELAY_CHUNK_BYTES: usize = 64 * 1024;
-/// How a connection may begin: how long its first words are, and how long they take.
+/// Limits of the first message of a connection: size and time.
 pub const RELAY_HEAD_MAX_BYTES: usize = 8 * 1024;
 pub const RELAY_HEAD: Duration = Duration::from_secs(10);

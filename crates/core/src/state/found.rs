@@ -1,4 +1,4 @@
-//! What a new daemon makes of a record: what was under way is finished, undone, or was done already.
+//! How a new daemon interprets a record: the operation in progress is finished, undone, or was already complete.
 
 use super::{Liveness, Next, Operation, Reason, State, Status, done};
 
@@ -36,7 +36,7 @@ fn found_settled(status: &Status, liveness: Liveness) -> (Status, Next) {
         (State::Running | State::Paused, Liveness::NotRunning) => {
             (Status::settled_because(State::Failed, Reason::FoundDead), Next::Record)
         }
-        // Somebody started it behind our back; the way in works, so this is what it is.
+        // It was started by something else; the guest answers, so it is running.
         (State::Stopped | State::Failed, Liveness::Running) => {
             (Status::settled(State::Running), Next::Record)
         }
@@ -50,7 +50,7 @@ pub(super) fn rebooted(status: &Status) -> (Status, Next) {
     match (status.operation, status.state) {
         (Some(Operation::Create), _) => half_made(),
         (Some(Operation::Destroy), _) => (status.clone(), Next::Carry(Operation::Destroy)),
-        // The files go back all the same; what was to come back with them does not, like all that ran.
+        // The files are restored all the same; the processes stay stopped, like everything that ran.
         (Some(Operation::Rollback), State::Stopped) => {
             (status.clone(), Next::Carry(Operation::Rollback))
         }
@@ -88,7 +88,7 @@ pub(super) fn missing(status: &Status, detail: String) -> (Status, Next) {
     }
 }
 
-/// A create that the daemon did not live to finish: nobody was promised it, so it goes.
+/// A create that the daemon did not finish: no caller was promised the sandbox, so it is removed.
 fn half_made() -> (Status, Next) {
     let reason = Reason::Interrupted { operation: Operation::Create };
     (Status::destroying(Some(reason)), Next::Carry(Operation::Destroy))

@@ -56,7 +56,7 @@ fn reread(status: &Status) -> Status {
     serde_json::from_slice(&text).expect("and can be read again")
 }
 
-/// Walks from creation; `visit` sees every step that was allowed, or the denial.
+/// Random walk from creation; `visit` sees every allowed step, or the denial.
 fn walk(
     triggers: Vec<Trigger>,
     mut visit: impl FnMut(&Status, &Trigger, &Result<(Status, Next), Denied>),

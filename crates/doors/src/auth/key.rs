@@ -1,8 +1,8 @@
 //! API keys as text: `sk_<id>_<secret>`, 64 and 256 random bits in hexadecimal digits.
 //!
-//! The id finds the row and may be shown and logged; the secret is shown once and kept only as the
-//! SHA-256 of the whole key. A salt, a server's own secret or a slow hash would add nothing: they protect
-//! what people choose, and nobody guesses 256 random bits from their hash.
+//! The id is the lookup key and may be shown and logged. The secret is shown once, and only the SHA-256 of the whole
+//! key is stored. A salt, a pepper or a slow hash would add nothing: they protect passwords that people choose, and 256
+//! random bits cannot be guessed from their hash.
 
 use std::fmt;
 
@@ -48,19 +48,19 @@ impl ApiKey {
     }
 }
 
-/// Whoever prints a key by mistake prints its id.
+/// Printing a key by mistake prints only its id.
 impl fmt::Debug for ApiKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ApiKey").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
-/// What is kept of a key.
+/// The part of a key that is stored.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct KeyHash(String);
 
 impl KeyHash {
-    /// Takes as long however much of the two is alike.
+    /// Compares in constant time.
     pub fn matches(&self, key: &ApiKey) -> bool {
         self.0.as_bytes().ct_eq(key.hash().0.as_bytes()).into()
     }
@@ -68,7 +68,7 @@ impl KeyHash {
 
 fn random_hex<const N: usize>() -> String {
     let mut bytes = [0u8; N];
-    // Without the kernel's random source no secret can be made, and nothing may pretend otherwise.
+    // Without the kernel's random source no secret can be generated, and there is no safe fallback.
     getrandom::fill(&mut bytes).expect("the kernel's random source never fails once it is seeded");
     hex::encode(bytes)
 }

@@ -1,8 +1,7 @@
-//! The keys that exist, one row each in the directory.
+//! All API keys, one row each in the state store.
 //!
-//! Nothing of them is kept in memory: a key is looked up for every request, so that what another process
-//! changes in the same store, as `sandkeep keys` does beside a running daemon, holds from the next
-//! request on.
+//! Keys are not cached in memory. Every request looks its key up, so that a change by another process on the same store
+//! (`sandkeep keys` beside a running daemon) takes effect with the next request.
 
 use std::sync::Arc;
 
@@ -22,7 +21,7 @@ pub use sandkeep_core::api::{KeyDraft, KeyInfo, NewKey};
 
 /// The version of a row's layout.
 const VERSION: u32 = 1;
-/// What a key may do that was made without saying.
+/// Scopes of a key that was created without any.
 const SCOPES_DEFAULT: [Scope; 2] = [Scope::Read, Scope::Write];
 
 /// A key's row.
@@ -52,8 +51,8 @@ impl KeyRing {
         }
     }
 
-    /// Makes a key. Keys are required from before the first one exists, so that no crash leaves a key
-    /// beside an open door.
+    /// Creates a key. Keys mode is switched on before the first key is written, so that a crash never leaves a key
+    /// behind while the API is still open.
     pub async fn create(&self, draft: KeyDraft) -> Result<NewKey, Error> {
         let key = ApiKey::random();
         let info = check(draft, key.id().clone(), Timestamp::now())?;
@@ -76,7 +75,7 @@ impl KeyRing {
         Ok(keys)
     }
 
-    /// The key is refused from the next request on. Returns what was known of it, if its row could be read.
+    /// Revokes a key; it is refused from the next request on. Returns its metadata, if the row could be read.
     pub async fn revoke(&self, id: &KeyId) -> Result<Option<KeyInfo>, Error> {
         let row = self.row(id).await?;
         match self.directory.remove_api_key(id).await? {
@@ -86,7 +85,7 @@ impl KeyRing {
     }
 
     pub(super) async fn recognize(&self, key: &ApiKey) -> Result<Principal, AuthError> {
-        // The same words for both: whoever guesses learns nothing.
+        // The same message for both cases, so that guessing reveals nothing.
         let unknown = || AuthError::refused("there is no such API key; it may have been revoked");
         let row = self.row(key.id()).await?.ok_or_else(unknown)?;
         if !row.hash.matches(key) {
@@ -115,7 +114,7 @@ impl KeyRing {
     }
 }
 
-/// A row that cannot be read opens nothing, and is no reason to refuse the other keys.
+/// An unreadable row grants nothing, and does not affect other keys.
 fn read(row: &[u8]) -> Option<Row> {
     match serde_json::from_slice::<Row>(row) {
         Ok(row) if row.version == VERSION => Some(row),
@@ -151,7 +150,8 @@ fn check(draft: KeyDraft, id: KeyId, now: Timestamp) -> Result<KeyInfo, Error> {
     Ok(KeyInfo { id, name, organization, user, project, scopes, created_at: now, expires_at })
 }
 
-/// What is wrong with a part of an owner's name; `None` if nothing is. What is in it does not matter.
+/// What is wrong with a part of an owner's name; `None` if it is valid. Any content is allowed; only the length is
+/// limited.
 pub(super) fn name_problem(value: &str) -> Option<String> {
     match value.len() {
         0 => Some("must not be empty".to_owned()),

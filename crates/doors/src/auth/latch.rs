@@ -1,7 +1,7 @@
-//! The switch from local mode to keys mode, which turns one way.
+//! The one-way switch from local mode to keys mode.
 //!
-//! It is a file beside the registry and not a row in it: the registry is replaceable, and a daemon that
-//! starts on a new one must not serve without keys what was served with them.
+//! The switch is a file beside the state store and not a row in it. The store can be replaced, and a daemon that starts
+//! with an empty store must not serve without keys what was served with keys before.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -15,7 +15,7 @@ use sandkeep_home::KEYS_REQUIRED;
 #[derive(Debug)]
 pub struct Latch {
     data_dir: PathBuf,
-    /// Only ever turns true; saves looking at the file once it is known.
+    /// Only ever changes to true; once it is, the file need not be checked again.
     closed: AtomicBool,
 }
 
@@ -24,8 +24,8 @@ impl Latch {
         Self { data_dir: data_dir.to_owned(), closed: AtomicBool::new(false) }
     }
 
-    /// Looks at the file, because another process may have made the first key. A file that cannot be
-    /// looked at counts as there.
+    /// Checks the file, because another process may have created the first key. A file that cannot be checked counts as
+    /// present.
     pub fn is_closed(&self) -> bool {
         if self.closed.load(Ordering::Relaxed) {
             return true;
@@ -38,7 +38,7 @@ impl Latch {
         closed
     }
 
-    /// Durable when it returns.
+    /// Durable when this returns.
     pub fn close(&self) -> Result<(), Error> {
         self.write().map_err(|source| Error::DataDir {
             path: self.data_dir.display().to_string(),

@@ -1,4 +1,4 @@
-//! Tokens of an OIDC issuer: JWTs signed with RS256 or ES256, and nothing else.
+//! Tokens of an OIDC issuer. Only JWTs signed with RS256 or ES256 are accepted.
 //!
 //! ```text
 //! token ──▶ jws      header, payload, signature; the algorithm is one of the two
@@ -7,7 +7,7 @@
 //!       ──▶ claims   issuer, audience, times; who it is and what it may do
 //! ```
 //!
-//! Nothing in a token is believed before its signature holds, except the name of the key to try.
+//! Nothing in a token is trusted before its signature is verified, except the name of the key to try.
 
 mod claims;
 mod jwks;
@@ -24,27 +24,27 @@ use jws::Token;
 use sandkeep_core::{Principal, Scope, limits::TOKEN_MAX_BYTES};
 use source::Source;
 
-/// Whose tokens are accepted, and what their claims mean here: the table `[oidc]` of the configuration.
+/// The accepted issuer, and what its claims mean here: the table `[oidc]` of the configuration.
 ///
-/// A claim is named by its own name, or by the names on the way to it: `realm_access.roles`.
+/// A claim is given by its name, or by a dotted path: `realm_access.roles`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OidcConfig {
-    /// Who issues them: exactly what their claim `iss` says.
+    /// The issuer: exactly the value of the claim `iss`.
     pub issuer: String,
-    /// Whom they must be meant for: one of those in their claim `aud`.
+    /// The audience: one of the values of the claim `aud`.
     pub audience: String,
-    /// Where the issuer's keys are; found out from the issuer if it is not given.
+    /// The URL of the issuer's keys; discovered from the issuer if left out.
     pub jwks_url: Option<String>,
     pub organization_claim: String,
     pub user_claim: String,
-    /// If it is given and a token has it, the token is bound to that project.
+    /// If set and present in a token, this claim binds the token to that project.
     pub project_claim: Option<String>,
-    /// Where the scopes are, as a list or as words: `scope`, or `realm_access.roles` for Keycloak.
-    /// `sandkeep:read` there is the scope `read`, and so on.
+    /// The claim that holds the scopes, as a list or as words: `scope`, or `realm_access.roles` for Keycloak. The value
+    /// `sandkeep:read` grants the scope `read`, and so on.
     pub scope_claim: String,
-    /// Further words of that claim, and the scopes that each gives.
+    /// Further values of that claim, and the scopes that each one grants.
     pub roles: BTreeMap<String, Vec<Scope>>,
-    /// What a token may do that gives no scope at all.
+    /// Scopes of a token that grants none itself.
     pub default_scopes: Vec<Scope>,
 }
 
@@ -54,7 +54,7 @@ impl OidcConfig {
     pub const SCOPE_CLAIM: &str = "scope";
     pub const DEFAULT_SCOPES: [Scope; 2] = [Scope::Read, Scope::Write];
 
-    /// The usual meaning of the claims.
+    /// Standard claim names.
     pub fn new(issuer: &str, audience: &str) -> Self {
         Self {
             issuer: issuer.to_owned(),
@@ -70,7 +70,7 @@ impl OidcConfig {
     }
 }
 
-/// A configuration under which no token could be trusted.
+/// Why a configuration cannot be used to verify tokens.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidOidc {
     #[error("oidc.{field} must not be empty")]
@@ -79,7 +79,7 @@ pub enum InvalidOidc {
     Url { field: &'static str, problem: String },
 }
 
-/// One issuer, whose tokens are accepted.
+/// The accepted issuer.
 pub struct Oidc {
     config: OidcConfig,
     source: Source,

@@ -1,5 +1,5 @@
-//! Reading a JSON body: bounded in size and time, and strict about what it holds, so that a misspelt
-//! field is refused by name instead of being ignored.
+//! Reads a JSON body: bounded in size and time, and strict about its fields, so that a misspelt field is refused by
+//! name and not ignored.
 
 use axum::body::Body;
 use axum::http::{HeaderMap, header};
@@ -10,19 +10,19 @@ use serde::de::DeserializeOwned;
 use super::refusal::Refusal;
 use sandkeep_core::limits::{BODY_MAX_BYTES, BODY_READ, REFUSED_UPLOAD_READ};
 
-/// The body of a request that needs one.
+/// The body of a request that requires one.
 pub async fn required<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T, Refusal> {
     parse(&read(headers, body).await?)
 }
 
-/// The body of a request that may come without one.
+/// The body of a request that may have none.
 pub async fn optional<T: DeserializeOwned + Default>(
     headers: &HeaderMap,
     body: Body,
 ) -> Result<T, Refusal> {
     let bytes = read(headers, body).await?;
     match bytes.trim_ascii() {
-        // Some clients send the body that they do not have as what it is in their language.
+        // Some clients serialize a missing body as `null`.
         b"" | b"null" => Ok(T::default()),
         _ => parse(&bytes),
     }
@@ -39,8 +39,8 @@ async fn read(headers: &HeaderMap, body: Body) -> Result<Bytes, Refusal> {
     }
 }
 
-/// Refuses what is clearly not JSON. `curl -d` calls everything a form and some clients call it plain
-/// text; those bodies are parsed as the JSON they hold.
+/// Refuses media types that are clearly not JSON. `curl -d` labels everything as a form and some clients use plain
+/// text; those bodies are parsed as JSON.
 fn refuse_other_media(headers: &HeaderMap) -> Result<(), Refusal> {
     let Some(value) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
     let given = String::from_utf8_lossy(value.as_bytes()).into_owned();
@@ -62,7 +62,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
         field: Some(field).filter(|f| !f.is_empty() && *f != ".").map(str::to_owned),
         problem: e.to_string(),
     };
-    // Serde would also take an array, with the fields in the order of our source.
+    // Serde would also accept an array, with the fields in the order of our source.
     if !bytes.trim_ascii_start().starts_with(b"{") {
         let problem = "expected a JSON object".to_owned();
         return Err(Refusal::BodyMalformed { field: None, problem });
@@ -76,9 +76,9 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
     Ok(value)
 }
 
-/// Whoever still sends when the connection closes is told of nothing but that.
+/// Drains a refused upload, so that the client reads our error and not a connection reset.
 pub async fn read_away(mut body: Body) {
     let rest = async { while let Some(Ok(_)) = body.frame().await {} };
-    // Who sends for longer learns it the hard way.
+    // A client that sends for longer gets a reset.
     let _ = tokio::time::timeout(REFUSED_UPLOAD_READ, rest).await;
 }

@@ -81,7 +81,7 @@ pub async fn correlate(mut request: Request, next: Next) -> Response {
         method = %request.method(),
         path = request.uri().path(),
     );
-    // For a door that serves it in another task.
+    // For a door that serves the request in another task.
     request.extensions_mut().insert(span.clone());
     request.extensions_mut().insert(CorrelationId(id.clone()));
     request.extensions_mut().insert(traced);
@@ -107,8 +107,7 @@ fn is_usable(id: &HeaderValue) -> bool {
     (1..=CORRELATION_ID_MAX_BYTES).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic)
 }
 
-/// Unique without asking the kernel for every request: what tells this process from all others, and a
-/// count.
+/// Unique without asking the kernel for every request: a random part per process, and a counter.
 fn mint() -> HeaderValue {
     static PROCESS: OnceLock<u64> = OnceLock::new();
     static COUNT: AtomicU64 = AtomicU64::new(1);

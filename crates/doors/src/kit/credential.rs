@@ -1,4 +1,4 @@
-//! Where requests carry who makes them.
+//! Where a request carries its credential.
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
@@ -12,17 +12,17 @@ use super::refusal::Refusal;
 pub enum Scheme {
     /// `Authorization: Bearer CREDENTIAL`.
     Bearer,
-    /// `Authorization: Basic …`, whose password is the credential, whatever the user's name.
+    /// `Authorization: Basic …`: the password is the credential, the user name is ignored.
     Basic,
-    /// A header, in lower case, that holds the credential and nothing else.
+    /// A header (name in lower case) that holds only the credential.
     Header(&'static str),
 }
 
-/// What doors accept that do not say otherwise.
+/// The schemes that doors accept by default.
 pub const OURS: &[Scheme] = &[Scheme::Bearer, Scheme::Header("x-api-key")];
 
-/// The one credential of a request. Two that differ are refused: somebody on the way to us may have
-/// looked at the other one.
+/// The credential of a request. Two different credentials are refused: a proxy in between may have checked the other
+/// one.
 pub fn find(headers: &HeaderMap, schemes: &[Scheme]) -> Result<String, Refusal> {
     let mut found: Option<String> = None;
     let authorizes = schemes.iter().any(|scheme| scheme.challenge().is_some());
@@ -61,7 +61,7 @@ fn refused(problem: &str) -> Refusal {
 }
 
 impl Scheme {
-    /// The credential in an `Authorization` of this scheme; the case of its name does not matter.
+    /// The credential in an `Authorization` header of this scheme. The scheme's name is case-insensitive.
     fn read(self, authorization: &str) -> Option<String> {
         let (name, rest) = authorization.trim().split_once(' ')?;
         match self {
@@ -83,7 +83,7 @@ impl Scheme {
     }
 }
 
-/// HTTP wants every 401 to say what would be accepted.
+/// HTTP requires every 401 to state which schemes are accepted.
 pub fn challenge(answer: &mut Response, schemes: &[Scheme]) {
     if answer.status() == StatusCode::UNAUTHORIZED {
         answer.headers_mut().remove(header::WWW_AUTHENTICATE);

@@ -1,4 +1,4 @@
-//! What one door says differently from all others.
+//! How one door differs from all others.
 
 use std::sync::Arc;
 
@@ -27,22 +27,22 @@ pub trait Dialect: Send + Sync + 'static {
         OURS
     }
 
-    /// The scope that a request needs; `None` if everybody is answered, credential or not.
+    /// The scope that a request needs; `None` if every caller is answered, with credentials or without.
     fn needs(&self, request: &Request) -> Option<Scope> {
         Some(needed_by_method(request))
     }
 
-    /// Whether a request counts against the rate of whoever makes it.
+    /// Whether a request counts against the caller's rate limit.
     fn is_counted(&self, _request: &Request) -> bool {
         true
     }
 
-    /// A refusal of a request for `path` in its own words: status, headers and body.
+    /// A refusal of a request for `path`, in the door's format: status, headers and body.
     fn refuse(&self, refusal: &Refusal, path: &str) -> Response;
 }
 
-/// Looking needs less than doing. A connection that becomes another protocol, as a terminal does, is
-/// opened by looking and is doing all the same.
+/// The scope by HTTP method: reading needs less than changing. A protocol upgrade, such as a terminal, is opened with
+/// GET but counts as a change.
 pub fn needed_by_method(request: &Request) -> Scope {
     let looks = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
     match looks && !request.headers().contains_key(header::UPGRADE) {

@@ -10,17 +10,17 @@ use bytes::Bytes;
 use futures_util::Stream;
 use serde::Serialize;
 
-/// How a stream is written.
+/// The format of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Ndjson,
     Sse,
-    /// The bytes themselves, without frames.
+    /// Plain bytes without frames.
     Raw,
 }
 
 impl Form {
-    /// The first that a client names; `None` if it names none of ours.
+    /// The first format in `Accept` that we support; `None` if none is.
     pub fn accepted(headers: &HeaderMap) -> Option<Self> {
         let values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
         let mut ranges = values.flat_map(|value| value.split(','));
@@ -32,8 +32,8 @@ impl Form {
         })
     }
 
-    /// How an answer is told as it comes about; `None` if only its end is. Several streams together are no stream
-    /// of bytes.
+    /// The format of a live answer; `None` if only the result is wanted. Several output streams at once cannot be sent
+    /// as plain bytes.
     pub fn live(stream: bool, headers: &HeaderMap) -> Option<Self> {
         match Self::accepted(headers) {
             form @ Some(Self::Ndjson | Self::Sse) => form,
@@ -49,7 +49,8 @@ impl Form {
         }
     }
 
-    /// An item as a frame of this form; only SSE says its name, and `id`, where a client that reconnects goes on.
+    /// One item as a frame of this format. Only SSE carries the name, and `id`, from which a client that reconnects
+    /// resumes.
     pub fn frame(
         self,
         name: &str,
@@ -62,7 +63,7 @@ impl Form {
         }
     }
 
-    /// The answer whose body is this stream.
+    /// The response whose body is this stream.
     pub fn response<E>(
         self,
         frames: impl Stream<Item = Result<Bytes, E>> + Send + 'static,
@@ -84,7 +85,7 @@ pub fn ndjson(item: &(impl Serialize + ?Sized)) -> Bytes {
     frame.into()
 }
 
-/// One event. JSON has no line ends of its own, so its data is one line.
+/// One SSE event. Serialized JSON has no line breaks, so the data fits one line.
 pub fn sse(name: &str, id: Option<fmt::Arguments<'_>>, item: &(impl Serialize + ?Sized)) -> Bytes {
     let mut frame = format!("event: {name}\n").into_bytes();
     if let Some(id) = id {
@@ -96,16 +97,16 @@ pub fn sse(name: &str, id: Option<fmt::Arguments<'_>>, item: &(impl Serialize + 
     frame.into()
 }
 
-/// What an envelope of a Connect stream holds; its value is the envelope's flags.
+/// The kind of an envelope in a Connect stream; the value is the envelope's flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Envelope {
     Message = 0,
-    /// The last of a stream: how it ended, and its trailers.
+    /// The last envelope of a stream: how it ended, and its trailers.
     End = 2,
 }
 
-/// One envelope of the Connect protocol: flags, the length in four bytes with the highest first, JSON.
+/// One envelope of the Connect protocol: flags, the length as four bytes (big-endian), JSON.
 pub fn connect(envelope: Envelope, item: &(impl Serialize + ?Sized)) -> Bytes {
     const HEAD_LEN: usize = 5;
     let mut frame = vec![envelope as u8, 0, 0, 0, 0];
@@ -131,7 +132,7 @@ mod tests {
         ExecEvent::Output { stream: OutputStream::Stdout, offset: 3, data: data.into() }
     }
 
-    /// The envelopes of a Connect stream, as the protocol lays them out.
+    /// The envelopes of a Connect stream, decoded as the protocol specifies.
     fn envelopes(mut stream: &[u8]) -> Vec<(u8, &[u8])> {
         let mut found = Vec::new();
         while let Some((head, rest)) = stream.split_first_chunk::<5>() {

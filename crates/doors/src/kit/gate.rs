@@ -1,12 +1,12 @@
-//! The gate decides for every request of every door who makes it and whether that may be done.
+//! The gate authenticates and authorizes every request of every door.
 //!
 //! ```text
 //!           Local                              Keys
-//! peer      the daemon's own user              anybody
+//! peer      the daemon's own user              any
 //! Host      this machine's loopback            any
-//! Origin    ours, or invited                   ours, or invited; others only off loopback
-//! who       the local user                     a key or a token, unless the dialect asks for none
-//! scope     what the dialect says; a handler may ask for more (see `who::Admin`)
+//! Origin    ours, or allowed                   ours, or allowed; others only off loopback
+//! who       the local user                     a key or a token, unless the dialect requires none
+//! scope     what the dialect says; a handler may require more (see `who::Admin`)
 //! ```
 
 use std::net::IpAddr;
@@ -28,27 +28,27 @@ use crate::auth::{Auth, Lease, Mode, Recognized};
 use sandkeep_broker::{PortPass, PortTokenProblem};
 use sandkeep_core::{HostPaths, KeyId, Principal, SandboxId, Scope};
 
-/// The connection that a request came over.
+/// The connection that a request arrived on.
 #[derive(Clone, Debug)]
 pub struct Connection {
     pub peer: Peer,
-    /// Where the other end is, if that can be told.
+    /// The client's address, if known.
     pub client: Option<IpAddr>,
     pub reach: Reach,
-    /// Cuts the connection off.
+    /// Closes the connection.
     pub cut: CancellationToken,
     /// Resolves when the connection is over.
     pub over: CancellationToken,
-    /// What it counts as among all connections.
+    /// How this connection counts against the connection limits.
     pub standing: Standing,
 }
 
-/// Whose the other end is.
+/// Which user owns the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     /// The user who runs the daemon.
     Own,
-    /// Another one, or one that cannot be told.
+    /// Another user, or an unknown one.
     Foreign { uid: Option<u32> },
     /// The sender of a message, whom only the message server knows. It needs a credential, or somebody who vouches for
     /// it, in either mode.
@@ -65,22 +65,22 @@ pub struct Gate {
     pub origins: Origins,
 }
 
-/// What becomes of a request.
+/// The gate's decision.
 pub enum Admitted {
     Served(Visit),
     Refused(Visit, Refusal),
-    /// There is nothing to do for it but this.
+    /// The gate has already answered the request.
     Answered(Response),
 }
 
-/// A request until its answer is out.
+/// A request, until its answer is sent.
 pub struct Visit {
     page: Page,
     leash: Option<Leash>,
 }
 
 impl Gate {
-    /// Leaves the principal with the request, for [`super::who`].
+    /// Stores the principal in the request, for [`super::who`].
     pub async fn admit(&self, request: &mut Request, dialect: &dyn Dialect) -> Admitted {
         let mode = self.mode_for(request.extensions().get());
         let checked = self.check_way(request, mode).and_then(|connection| {
@@ -89,7 +89,7 @@ impl Gate {
         });
         let (connection, page) = match checked {
             Ok(checked) => checked,
-            // Nor may the page read why.
+            // The page must not read the reason either.
             Err(refusal) => {
                 return Admitted::Refused(Visit { page: Page::Foreign, leash: None }, refusal);
             }
@@ -139,8 +139,8 @@ impl Gate {
         }
     }
 
-    /// Who makes a request, if that may be made by them; `None` is somebody unknown, where everybody
-    /// is answered.
+    /// The caller of a request, if it is authorized; `None` is an anonymous caller of an endpoint that needs no
+    /// credentials.
     async fn recognize(&self, asked: Asked, mode: Mode) -> Result<Option<Recognized>, Refusal> {
         if mode == Mode::Local {
             let principal = Principal::local();
@@ -163,16 +163,16 @@ impl Gate {
     }
 }
 
-/// The key that a request was made with, if it was one: what is signed in its name ends with it.
+/// The key that made the request, if any. URLs signed with it become invalid when the key is revoked.
 #[derive(Clone, Debug, Default)]
 pub struct SignedBy(pub Option<KeyId>);
 
-/// In whose name connections are counted.
+/// The name under which connections are counted.
 fn name_of(who: &Principal) -> String {
     format!("{}\0{}", who.organization, who.user)
 }
 
-/// Who comes to a port of a sandbox, before it is known who that is.
+/// A caller of a sandbox port, before authentication.
 pub struct Caller {
     connection: Option<Connection>,
     version: Version,
@@ -189,31 +189,32 @@ impl Caller {
     }
 }
 
-/// One who may come to ports.
+/// An authenticated caller of a sandbox port.
 pub struct Known {
     pub principal: Principal,
     pub by: By,
     leash: Option<Leash>,
 }
 
-/// By what somebody is known.
+/// What identifies the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// Their socket, which every page in their browser has too.
+    /// The user's socket, which every page in that user's browser shares.
     Socket,
-    /// A key or a token, which they sent themselves.
+    /// A key or a token that the caller sent explicitly.
     Sent,
 }
 
 impl Known {
-    /// Ends an answer that goes on when the key does not hold any more.
+    /// Ends a long answer when the key is revoked.
     pub fn hold(self, answer: Response) -> Response {
         hold(self.leash, answer)
     }
 }
 
 impl Gate {
-    /// Who comes to a port: as for the API, but for `Host` and `Origin`, which mean something else there.
+    /// Authenticates a caller of a port. The rules are those of the API, except for `Host` and `Origin`, which mean
+    /// something else there.
     pub async fn recognize_caller(&self, caller: Caller) -> Result<Known, Refusal> {
         let mode = self.mode_for(caller.connection.as_ref());
         let Some(connection) = caller.connection else {
@@ -234,20 +235,21 @@ impl Gate {
     }
 }
 
-/// A signed URL that is good for a port.
+/// A signed URL that is valid for a port.
 pub struct Pass {
     leash: Option<Leash>,
 }
 
 impl Pass {
-    /// Ends an answer that goes on when the signed URL does not hold any more.
+    /// Ends a long answer when the signed URL becomes invalid.
     pub fn hold(self, answer: Response) -> Response {
         hold(self.leash, answer)
     }
 }
 
 impl Gate {
-    /// Who comes with a signed URL to `sandbox`, whose signature is good: the key that signed it must still hold.
+    /// Authenticates a signed URL for `sandbox` whose signature was verified: the key that signed it must still be
+    /// valid.
     pub async fn recognize_pass(
         &self,
         caller: &Caller,
@@ -267,7 +269,7 @@ impl Gate {
     }
 }
 
-/// What a request brings and what it needs.
+/// The credential of a request, and the scope that it needs.
 struct Asked {
     credential: Result<String, Refusal>,
     needs: Option<Scope>,
@@ -280,7 +282,7 @@ fn vouched(request: &Request, connection: &Connection) -> Option<Principal> {
 }
 
 impl Visit {
-    /// The last touch to an answer: who may read it, and for how long.
+    /// Completes an answer: CORS headers, the challenge of a 401, and the lease of a stream.
     pub fn finish(self, mut answer: Response, schemes: &[Scheme]) -> Response {
         self.page.mark(&mut answer);
         credential::challenge(&mut answer, schemes);
@@ -288,7 +290,7 @@ impl Visit {
     }
 }
 
-/// The user who runs the daemon may read those paths anyway.
+/// The user who runs the daemon can read host paths anyway.
 fn host_paths(mode: Mode) -> HostPaths {
     match mode {
         Mode::Local => HostPaths::Any,
@@ -296,7 +298,7 @@ fn host_paths(mode: Mode) -> HostPaths {
     }
 }
 
-/// Holds an answer that goes on after it was given, a stream or another protocol, to its key.
+/// Ties an answer that continues, a stream or an upgraded connection, to its key.
 fn hold(leash: Option<Leash>, answer: Response) -> Response {
     let is_live = answer.status() == StatusCode::SWITCHING_PROTOCOLS
         || answer.body().size_hint().exact().is_none();

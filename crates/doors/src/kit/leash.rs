@@ -1,9 +1,9 @@
-//! Ends streams whose key or signed URL no longer holds. A key is checked when a request comes; a stream may go on for
-//! hours after that, so while one does, its key is looked at again and again.
+//! Ends streams whose key or signed URL is no longer valid. A key is checked when a request arrives; a stream may run
+//! for hours after that, so its key is checked periodically.
 //!
-//! In HTTP/2 the stream alone is reset, and others on the connection go on. In HTTP/1.1 the connection is the
-//! stream: it is cut, which works for other protocols (a terminal) alike, and which a client cannot take for
-//! the proper end of an answer.
+//! In HTTP/2 only the stream is reset, and the others on the connection continue. In HTTP/1.1 the connection is closed.
+//! That also works for upgraded connections such as terminals, and the client cannot mistake it for the regular end of
+//! the answer.
 
 use std::io;
 use std::pin::Pin;
@@ -22,7 +22,7 @@ use super::places::Place;
 use crate::auth::{Auth, Lease};
 use sandkeep_core::limits::LEASE_LOOK;
 
-/// What holds a live answer to its key.
+/// Ties a live answer to its key.
 pub struct Leash {
     auth: Arc<Auth>,
     lease: Lease,
@@ -31,7 +31,7 @@ pub struct Leash {
 }
 
 impl Leash {
-    /// `None` if the answer may go on for as long as it likes.
+    /// `None` if the answer may run without limit.
     pub fn new(
         auth: Arc<Auth>,
         lease: Lease,
@@ -48,7 +48,7 @@ impl Leash {
     pub fn hold(self, answer: Response) -> Response {
         let (over, cut) = (self.connection.over.clone(), self.connection.cut.clone());
         match (answer.status(), self.version) {
-            // What comes now is no body; it is over with the connection.
+            // An upgraded connection has no body; it ends with the connection.
             (StatusCode::SWITCHING_PROTOCOLS, _) => {
                 tokio::spawn(self.watch(over, cut));
                 answer
@@ -76,7 +76,7 @@ impl Leash {
     }
 }
 
-/// The same body, with something that is dropped when it is, and an error as soon as it is cut off.
+/// The same body. It drops `guard` when it is dropped, and fails as soon as it is canceled.
 fn guarded(body: Body, guard: DropGuard, cut: CancellationToken) -> Body {
     let chunks = body.into_data_stream().map(move |chunk| {
         let _held = &guard;
@@ -87,20 +87,20 @@ fn guarded(body: Body, guard: DropGuard, cut: CancellationToken) -> Body {
     Body::from_stream(until_cut.chain(stream::once(broken).filter_map(future::ready)))
 }
 
-/// A connection that can be cut off from outside, whoever holds it by then.
+/// A connection that can be closed from outside, regardless of which task holds it.
 pub struct Cuttable<S> {
     inner: S,
     read: Pin<Box<WaitForCancellationFutureOwned>>,
     write: Pin<Box<WaitForCancellationFutureOwned>>,
-    /// Says that the connection is over when this is dropped.
+    /// Signals, when dropped, that the connection is over.
     _over: DropGuard,
-    /// It counts for as long as anybody holds it, in whatever protocol.
+    /// The connection counts for as long as it is held, in whatever protocol.
     _place: Place,
 }
 
 impl<S> Cuttable<S> {
     pub fn new(inner: S, connection: &Connection, place: Place) -> Self {
-        // One for each direction: they may be waited for by different tasks.
+        // One per direction: different tasks may wait for them.
         let cut = || Box::pin(connection.cut.clone().cancelled_owned());
         let (read, write) = (cut(), cut());
         let over = connection.over.clone().drop_guard();

@@ -1,9 +1,9 @@
-//! Connections: who may make one, how they are served, and how they end with the daemon.
+//! Connections: which are accepted, how they are served, and how they end when the daemon shuts down.
 //!
-//! HTTP/1.1 with keep-alive, and HTTP/2 for those who ask for it (by ALPN, or at once without TLS). The owner of
-//! the peer's socket is looked up once per connection, before the first request, so the requests themselves
-//! pay nothing for it. A handshake takes place in the connection's own task: a slow one holds nobody up. Who has
-//! not shown a credential makes room for those who have: see [`super::places`].
+//! HTTP/1.1 with keep-alive, and HTTP/2 for clients that negotiate it (by ALPN, or with prior knowledge without TLS).
+//! The owner of the peer's socket is looked up once per connection, before the first request, so requests pay nothing
+//! for it. The TLS handshake runs in the connection's own task, so a slow one delays nobody. Unauthenticated
+//! connections make room for authenticated ones: see [`super::places`].
 
 use std::future::Future;
 use std::io;
@@ -43,10 +43,10 @@ use sandkeep_core::limits::{
 };
 use sandkeep_sys::peer;
 
-/// How often it is asked whose a connection is, while there are no descriptors to ask with.
+/// How often the peer lookup is retried while the process is out of file descriptors.
 const PEER_LOOKS_MAX: usize = 50;
 
-/// Where connections come from. `None` is without TLS.
+/// A listening socket. `None` means without TLS.
 pub enum Listener {
     Tcp(TcpListener, Option<Arc<Tls>>),
     Unix(UnixListener, Option<Arc<Tls>>),
@@ -63,8 +63,8 @@ struct Shared {
     places: Arc<Places>,
 }
 
-/// Serves until `shutdown` resolves; then accepts no more, lets requests under way finish for up to
-/// [`SHUTDOWN_DRAIN`], and cuts off the rest.
+/// Serves until `shutdown` resolves. Then it accepts no more connections, lets running requests finish for up to
+/// [`SHUTDOWN_DRAIN`], and closes the rest.
 pub async fn serve(
     listeners: Vec<Listener>,
     kit: Kit,
@@ -84,7 +84,7 @@ pub async fn serve(
         _ = join_all(accepting) => {}
     }
     let Shared { kit, cut, connections, .. } = shared.as_ref();
-    // Streams would otherwise go on for as long as their commands do.
+    // Otherwise streams would continue for as long as their commands run.
     kit.broker.detach_watchers();
     kit.stop.cancel();
     connections.close();
@@ -96,7 +96,7 @@ pub async fn serve(
 }
 
 impl Listener {
-    /// Takes in connections, whenever there is a place for one.
+    /// Accepts a connection whenever there is room for one.
     async fn accept_all(self, shared: &Arc<Shared>) {
         let reach = self.reach();
         loop {
@@ -104,8 +104,8 @@ impl Listener {
             let socket = match self.accept().await {
                 Ok(socket) => socket,
                 Err(e) => {
-                    // Out of descriptors, most likely. The connection stays in the backlog, so trying
-                    // again at once would spin.
+                    // Most likely out of file descriptors. The connection stays in the backlog, so an immediate retry
+                    // would spin.
                     tracing::warn!("cannot accept a connection: {e}");
                     shared.places.cut_oldest();
                     tokio::time::sleep(ACCEPT_RETRY).await;
@@ -135,7 +135,7 @@ impl Listener {
         tls.as_ref()
     }
 
-    /// An address that cannot be told is one that others can reach.
+    /// An unknown local address counts as reachable by others.
     fn reach(&self) -> Reach {
         match self {
             Self::Unix(..) => Reach::Loopback,
@@ -154,7 +154,7 @@ async fn connection(
     permit: OwnedSemaphorePermit,
     shared: &Shared,
 ) {
-    // Once keys are needed it does not matter whose socket it is; and then they always are.
+    // In keys mode the owner of the socket does not matter, and keys mode is permanent.
     let mode = shared.kit.gate.auth.mode();
     let peer = match mode {
         Mode::Local => peer_of(&socket, &shared.places).await,
@@ -162,7 +162,7 @@ async fn connection(
     };
     let client = match &socket {
         Either::Left(tcp) => {
-            // Answers are small and somebody waits for each of them.
+            // Answers are small and a client waits for each of them.
             let _ = tcp.set_nodelay(true);
             tcp.peer_addr().ok().map(|address| address.ip().to_canonical())
         }
@@ -184,7 +184,7 @@ async fn connection(
     }
 }
 
-/// Where a connection comes from that has no right to be here yet; none if it has.
+/// The source of an unauthenticated connection; `None` for the daemon's own user.
 fn stranger(mode: Mode, peer: Peer, client: Option<IpAddr>) -> Option<Source> {
     match (mode, peer) {
         (Mode::Local, Peer::Own | Peer::Message) => None,
@@ -219,7 +219,7 @@ where
             connection.as_mut().graceful_shutdown();
             connection.await
         }
-        // The timeout of HTTP/1.1 counts from when it is known that this is what is spoken.
+        // HTTP/1.1 has its own header timeout, which starts only once the protocol is detected.
         () = silence(&asked, first_head) => Ok(()),
     };
     if let Err(e) = result {
@@ -227,15 +227,15 @@ where
     }
 }
 
-/// Resolves if nothing is asked for too long at the beginning.
+/// Resolves if no request arrives within `max`.
 async fn silence(asked: &CancellationToken, max: Duration) {
     if timeout(max, asked.cancelled()).await.is_ok() {
         std::future::pending().await
     }
 }
 
-/// What HTTP/2 has in `:authority` is in `Host` for whoever looks at a request here. One that has both must
-/// mean the same by them, which those who look do check.
+/// Copies `:authority` of an HTTP/2 request to `Host`, where all checks look. If a request has both, the checks require
+/// them to agree.
 fn name_host(request: &mut Request<Incoming>) {
     if request.version() != Version::HTTP_2 || request.headers().contains_key(header::HOST) {
         return;
@@ -263,7 +263,7 @@ async fn peer_of(socket: &Socket, places: &Places) -> Peer {
         if !matches!(&uid, Err(e) if is_out_of_descriptors(e)) {
             break;
         }
-        // To ask takes a descriptor. The owner is not to be refused because strangers have them all.
+        // The lookup needs a file descriptor. The owner must not be refused because strangers hold them all.
         places.cut_oldest();
         tokio::time::sleep(ACCEPT_RETRY).await;
         uid = uid_of(socket);

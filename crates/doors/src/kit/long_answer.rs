@@ -1,6 +1,6 @@
-//! A JSON answer with long texts in it. JSON may write a byte as six, so such an answer is not encoded before it is sent,
-//! but piece by piece as its reader takes it. What waits to be sent counts to whoever asked for it, and goes when nobody
-//! reads on for a while.
+//! A JSON answer with long texts. JSON may encode one byte as six, so such an answer is encoded piece by piece as the
+//! client reads it. Buffered data counts against the caller's quota, and is freed if the client stops reading for a
+//! while.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,8 +17,8 @@ use serde::Serialize;
 use sandkeep_core::ledger::Reservation;
 use sandkeep_core::limits::{ANSWER_PIECE_BYTES, ANSWER_SILENCE_MAX};
 
-/// Answers with an object, and these texts as more fields of it, for which somebody has taken `space`. `whole` is the
-/// same object with the texts in it, for the many answers that are short.
+/// Answers with an object and these texts as additional fields; `space` is the memory reserved for them. `whole` is the
+/// same object with the texts included, for the many answers that are short.
 pub fn long_answer<T: Serialize>(
     mut object: T,
     texts: Vec<(&'static str, String)>,
@@ -31,13 +31,13 @@ pub fn long_answer<T: Serialize>(
         return Json(object).into_response();
     }
     let mut head = encoded(&object);
-    // The texts come before its end.
+    // The texts go before the closing brace.
     head.pop();
     let rest = Rest { head: head.into(), texts: texts.into(), at: None, _space: Box::new(space) };
     sent(rest)
 }
 
-/// Answers with an object that takes much memory, for which somebody has taken `space`.
+/// Answers with an object that takes much memory; `space` is the memory reserved for it.
 pub fn heavy_answer<T: Serialize>(object: &T, space: impl Send + 'static) -> Response {
     let head = Bytes::from(encoded(object));
     sent(Rest { head, texts: VecDeque::new(), at: None, _space: Box::new(space) })
@@ -57,17 +57,17 @@ fn sent(rest: Rest) -> Response {
 struct Held(Mutex<State>);
 
 struct State {
-    /// `None` once it was read, or nobody did.
+    /// `None` once the answer was read completely, or abandoned.
     rest: Option<Rest>,
-    /// How many pieces were taken.
+    /// How many pieces were read.
     taken: u64,
 }
 
 struct Rest {
-    /// What of the object itself is not told yet.
+    /// The part of the object that was not sent yet.
     head: Bytes,
     texts: VecDeque<(&'static str, String)>,
-    /// How far the first of them is told, if it was begun.
+    /// The position in the first text, if it was started.
     at: Option<usize>,
     _space: Box<dyn Send>,
 }
@@ -78,11 +78,11 @@ impl Held {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it holds the lock.
+        // No code panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Frees the answer if no more of it was taken than this; else how much was.
+    /// Frees the answer if no more than `before` was read; otherwise returns how much was.
     fn forget_unless_read(&self, before: Option<u64>) -> Option<u64> {
         let mut state = self.state();
         if before == Some(state.taken) {
@@ -108,7 +108,7 @@ impl Rest {
             return Some(self.head.split_to(self.head.len().min(ANSWER_PIECE_BYTES)));
         }
         let Some((name, text)) = self.texts.front() else {
-            // Its end, once.
+            // The closing brace, once.
             return self.at.take().map(|_| Bytes::from_static(b"}"));
         };
         let (start, mut piece) = match self.at {
@@ -129,7 +129,7 @@ impl Rest {
     }
 }
 
-/// Frees an answer of which nothing was taken for a while.
+/// Frees an answer that was not read for a while.
 async fn forget_unread(held: Weak<Held>) {
     let mut before = None;
     while let Some(taken) = held.upgrade().and_then(|held| held.forget_unless_read(before)) {

@@ -1,4 +1,4 @@
-//! How many requests there are, how they end and how long they take.
+//! Counts requests, their results and their durations.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,7 +15,7 @@ pub struct Observer {
     pub routes: RouteTable,
 }
 
-/// Counts every request under the template of its route, never under its path.
+/// Counts every request under its route template, never under its path.
 pub async fn observe(
     State(observer): State<Arc<Observer>>,
     matched: Option<MatchedPath>,

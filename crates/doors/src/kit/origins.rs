@@ -1,9 +1,9 @@
-//! Keeps web pages away, except those that were invited.
+//! Refuses requests of web pages whose origin is not allowed.
 //!
-//! A page the user visits can make the browser send requests here, but it cannot choose `Host` (so a name
-//! that was rebound to 127.0.0.1 shows) nor leave out `Origin` where the request has an effect. In local
-//! mode, where being on this machine is the credential, both must be ours. Once credentials are needed a
-//! page has none of its own, and only `Origin` is looked at.
+//! A page that the user visits can make the browser send requests here. It cannot choose `Host` (which exposes DNS
+//! rebinding to 127.0.0.1), and it cannot omit `Origin` from a request with side effects. In local mode, where access
+//! to this machine is the credential, both must be ours. In keys mode a page has no credential of its own, and only
+//! `Origin` is checked.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
@@ -11,12 +11,12 @@ use axum::response::{IntoResponse, Response};
 use super::refusal::Refusal;
 use crate::auth::Mode;
 
-/// How long a browser may remember that it may call us.
+/// How long a browser may cache a preflight answer.
 const PREFLIGHT_MAX_AGE_SECS: &str = "600";
 const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE";
-/// What a page may send where it does not say.
+/// Request headers allowed if the preflight names none.
 const HEADERS: &str = "authorization, content-type, x-api-key";
-/// What a page may see of an answer beside its body.
+/// Response headers that a page may read.
 const EXPOSED: &str = "location, retry-after, www-authenticate, x-correlation-id";
 
 /// Who can reach the address that the daemon listens on.
@@ -26,20 +26,20 @@ pub enum Reach {
     Network,
 }
 
-/// The origins whose pages may call the API.
+/// The origins whose pages may call the API (CORS).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origins {
     /// Lower case, as browsers write them.
     invited: Vec<String>,
 }
 
-/// Which page a request comes from.
+/// The kind of page that a request comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Page {
-    /// None, or one that we served ourselves.
+    /// No page, or one that we served ourselves.
     Own,
     Invited(HeaderValue),
-    /// One that may not read our answers.
+    /// A page that may not read our answers.
     Foreign,
 }
 
@@ -48,13 +48,13 @@ impl Origins {
         Self { invited: invited.into_iter().map(|origin| origin.to_ascii_lowercase()).collect() }
     }
 
-    /// Where a request comes from, unless it may not come from there at all.
+    /// Classifies the origin of a request, or refuses it.
     pub fn check(&self, headers: &HeaderMap, mode: Mode, reach: Reach) -> Result<Page, Refusal> {
         let own = headers.get(header::HOST).map(lower).unwrap_or_default();
         let mut page = Page::Own;
         for given in headers.get_all(header::ORIGIN) {
             let origin = lower(given);
-            // Another port of this machine is another origin: only a page we served ourselves may call.
+            // Another port of this machine is another origin: only a page that we served ourselves may call.
             let host = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
             page = if host == Some(own.as_str()) {
                 Page::Own
@@ -74,7 +74,7 @@ fn lower(value: &HeaderValue) -> String {
     String::from_utf8_lossy(value.as_bytes()).to_ascii_lowercase()
 }
 
-/// Refuses what was not addressed to this machine's loopback.
+/// Refuses requests that are not addressed to this machine's loopback.
 pub fn check_host(headers: &HeaderMap, uri: &Uri) -> Result<(), Refusal> {
     let mut hosts = headers.get_all(header::HOST).iter();
     let host = match (hosts.next(), hosts.next()) {
@@ -100,7 +100,7 @@ pub fn is_loopback_host(host: &str) -> bool {
 }
 
 impl Page {
-    /// The answer to a browser that asks, before the request itself, whether a page may make it.
+    /// The answer to a CORS preflight.
     pub fn preflight(&self, method: &Method, headers: &HeaderMap) -> Option<Response> {
         let asks = headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
         if *method != Method::OPTIONS || !asks || !matches!(self, Self::Invited(_)) {
@@ -118,7 +118,7 @@ impl Page {
         Some(answer)
     }
 
-    /// Tells the browser that an invited page may read the answer.
+    /// Adds the CORS headers that let an allowed page read the answer.
     pub fn mark(&self, answer: &mut Response) {
         let Self::Invited(origin) = self else { return };
         let marks: [(HeaderName, HeaderValue); 3] = [

@@ -14,9 +14,9 @@ use sandkeep_core::{
     UploadId, WebhookId,
 };
 
-/// Something that a path can name.
+/// A type that a path segment can name.
 pub trait Name: FromStr {
-    /// The answer to a text that names none of this kind.
+    /// The refusal for a text that is not such a name.
     fn none(text: String) -> Refusal;
 
     /// What a text names for this principal; `None` is a caller that nobody knows.
@@ -72,7 +72,7 @@ pub fn parse<T: Name>(text: &str) -> Result<T, Refusal> {
     text.parse().map_err(|_| T::none(text.to_owned()))
 }
 
-/// The one name in a path; a sandbox's, unless it says otherwise.
+/// The only name in a path; by default that of a sandbox.
 pub struct Id<T = SandboxId>(pub T);
 
 impl<T, S> FromRequestParts<S> for Id<T>
@@ -92,7 +92,7 @@ where
     }
 }
 
-/// A sandbox, and something in it, whatever follows in the path.
+/// A sandbox and an item in it; the path may continue after them.
 pub struct In<T>(pub SandboxId, pub T);
 
 impl<T, S> FromRequestParts<S> for In<T>

@@ -1,15 +1,15 @@
-//! Who may hold a connection, so that nobody can take all of them from the others.
+//! Limits connections, so that no client can take all of them from the others.
 //!
 //! ```text
 //!  accepted ──▶ the daemon's own user (local mode) ─────────────────────────▶ known
 //!           └─▶ stranger ── a credential or port token is accepted ──▶ known, up to a share of each
 //!                  │
-//!                  └── too many of one user or address, of all, or no place left: the oldest stranger is cut off
+//!                  └── too many of one user or address, of all, or no slot left: the oldest stranger is closed
 //! ```
 //!
-//! A stranger never waits for another stranger, and a known one never for a stranger: each that comes takes the place
-//! of the oldest. A connection without a credential therefore lives long enough to show one, and not much longer when
-//! there is a crowd.
+//! A stranger never waits for another stranger, and a known client never waits for a stranger: each new connection
+//! replaces the oldest stranger. An unauthenticated connection therefore lives long enough to send a credential, and
+//! not much longer under load.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -23,18 +23,18 @@ use sandkeep_core::limits::{
     STRANGERS_OF_USER_MAX,
 };
 
-/// Where a stranger comes from.
+/// The source of an unauthenticated connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Another user of this machine; none if nobody can tell which.
+    /// Another user of this machine; `None` if unknown.
     User(Option<u32>),
     Address(IpAddr),
-    /// A Unix socket of a daemon that asks everybody for keys.
+    /// A Unix socket of a daemon that requires keys.
     Unknown,
 }
 
 impl Source {
-    /// All of an IPv6 network counts as one: it is handed out as one.
+    /// An IPv6 network counts as one source, because networks are assigned as a whole.
     pub fn address(address: IpAddr) -> Self {
         Self::Address(match address {
             IpAddr::V4(_) => address,
@@ -53,7 +53,7 @@ impl Source {
     }
 }
 
-/// All places for connections.
+/// All connection slots.
 #[derive(Debug)]
 pub struct Places {
     all: Arc<Semaphore>,
@@ -63,9 +63,9 @@ pub struct Places {
 #[derive(Debug, Default)]
 struct Book {
     next: u64,
-    /// By when they came.
+    /// In order of arrival.
     strangers: BTreeMap<u64, Stranger>,
-    /// Who holds a place that nobody else can take.
+    /// Authenticated connections, which cannot be displaced.
     known: HashMap<u64, String>,
     counts: HashMap<String, usize>,
 }
@@ -76,14 +76,14 @@ struct Stranger {
     cut: CancellationToken,
 }
 
-/// A place that is held until this is dropped.
+/// A connection slot, held until dropped.
 #[derive(Debug)]
 pub struct Place {
     standing: Standing,
     _permit: OwnedSemaphorePermit,
 }
 
-/// What a connection counts as.
+/// How a connection counts: as a stranger or as known.
 #[derive(Clone, Debug)]
 pub struct Standing {
     places: Arc<Places>,
@@ -91,7 +91,7 @@ pub struct Standing {
 }
 
 impl Places {
-    /// Descriptors are needed for more than connections: at most half of them are used for these.
+    /// File descriptors are needed for more than connections, so at most half of them are used here.
     pub fn new(descriptors_max: Option<u64>) -> Arc<Self> {
         let half = descriptors_max
             .map_or(usize::MAX, |max| usize::try_from(max / 2).unwrap_or(usize::MAX));
@@ -99,7 +99,7 @@ impl Places {
         Arc::new(Self { all, book: Mutex::default() })
     }
 
-    /// Waits for room, for which a stranger has to go if there is one.
+    /// Waits for a free slot; closes a stranger to get one if necessary.
     pub async fn room(&self) -> OwnedSemaphorePermit {
         if self.all.available_permits() == 0 {
             self.cut_oldest();
@@ -108,12 +108,12 @@ impl Places {
         permit.expect("the semaphore is never closed")
     }
 
-    /// Makes room: for a place, or for a descriptor.
+    /// Closes the oldest stranger, to free a slot or a file descriptor.
     pub fn cut_oldest(&self) {
         self.book().cut_oldest(|_| true);
     }
 
-    /// Takes a place, for the daemon's own user if `stranger` is none.
+    /// Takes a slot. `stranger` is `None` for the daemon's own user.
     pub fn enter(
         self: &Arc<Self>,
         permit: OwnedSemaphorePermit,
@@ -179,8 +179,8 @@ impl Drop for Place {
 }
 
 impl Standing {
-    /// The connection has shown a right to be here. Whoever has more than a share of all stays a stranger with the rest:
-    /// served, and the first to go.
+    /// Marks the connection as authenticated. A client that already holds more than its share stays a stranger with the
+    /// rest: still served, but the first to be closed.
     pub fn know(&self, who: impl FnOnce() -> String) {
         let mut book = self.places.book();
         if !book.strangers.contains_key(&self.number) {
@@ -224,7 +224,7 @@ mod tests {
             self.held.iter().filter(|(_, cut)| cut.is_cancelled()).count()
         }
 
-        /// What the server does with those that were cut off.
+        /// Simulates what the server does with closed connections.
         fn sweep(&mut self) {
             self.held.retain(|(_, cut)| !cut.is_cancelled());
         }
@@ -262,7 +262,7 @@ mod tests {
         for _ in 0..4 {
             crowd.enter(Some(Source::Unknown)).await;
         }
-        // The fifth has to wait until the first, which is cut off for it, is gone.
+        // The fifth has to wait until the first, which is closed for it, is gone.
         let places = Arc::clone(&crowd.places);
         let next = tokio::spawn(async move { places.room().await });
         while crowd.cut() == 0 {

@@ -1,5 +1,4 @@
-//! The query of a request. A handler takes it as it came, because some refuse a request for better reasons
-//! before they look at it.
+//! The query of a request, unparsed, because some handlers refuse a request for other reasons first.
 
 use axum::extract::Query;
 use axum::extract::rejection::QueryRejection;
@@ -8,7 +7,7 @@ use super::refusal::Refusal;
 
 pub type Asked<T> = Result<Query<T>, QueryRejection>;
 
-/// What is asked for, or which parameter is wrong.
+/// Parses the query, or names the parameter that is wrong.
 pub fn query<T>(asked: Asked<T>) -> Result<T, Refusal> {
     match asked {
         Ok(Query(query)) => Ok(query),

@@ -1,4 +1,4 @@
-//! Before every handler of a door: who comes in, how often, and in which words what was refused leaves.
+//! Before every handler of a door: authentication, the rate limit, and the format of refusals.
 
 use std::sync::Arc;
 

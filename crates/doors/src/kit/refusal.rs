@@ -1,4 +1,4 @@
-//! Why a request was refused, before any door says it in its own words.
+//! Why a request was refused, before a door formats the refusal.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use sandkeep_core::{
     with_causes,
 };
 
-/// Why a request was refused: by the broker, or by a door before it got there.
+/// Why a request was refused, by the broker or by a door before it.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     #[error(transparent)]
@@ -156,12 +156,12 @@ impl Refusal {
         }
     }
 
-    /// What happened, for people: the refusal and its causes.
+    /// What happened, in words: the error and its causes.
     pub fn detail(&self) -> String {
         with_causes(self)
     }
 
-    /// What to do about it.
+    /// What the caller can do about it.
     pub fn remedy(&self) -> String {
         match self {
             Self::Broker(error) => error.remedy(),
@@ -169,7 +169,7 @@ impl Refusal {
         }
     }
 
-    /// When a request that a limit refused is worth trying again; `None` for all other refusals.
+    /// When to retry a request that was rate-limited; `None` for all other refusals.
     fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Broker(Error::RateLimited { retry_after, .. }) => Some(*retry_after),
@@ -183,7 +183,7 @@ impl Refusal {
     pub fn log(&self) {
         let code = self.code();
         match self {
-            // What is wrong with a body quotes it, and a body may hold secrets.
+            // The error quotes the body, and a body may hold secrets.
             Self::BodyMalformed { .. } => tracing::debug!(code = code.as_str()),
             _ if code.kind().is_fault() => {
                 tracing::error!(code = code.as_str(), "{}", self.detail())
@@ -208,13 +208,13 @@ impl From<PortTokenProblem> for Refusal {
     }
 }
 
-/// Whole seconds, as the header wants them; never so early that it is refused again.
+/// In whole seconds, as the header requires; rounded up, so that the retry is not refused again.
 fn in_seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
 impl IntoResponse for Refusal {
-    /// It travels beside an empty body until [`super::in_words`] says it.
+    /// Attached to an empty answer until [`super::in_words`] formats it.
     fn into_response(self) -> Response {
         self.log();
         let mut response = StatusCode::INTERNAL_SERVER_ERROR.into_response();

@@ -1,7 +1,7 @@
-//! The certificate of the API: from files, read again on demand, or one that the daemon makes itself.
+//! The TLS certificate of the API: read from files, reloaded on demand, or self-signed by the daemon.
 //!
-//! A certificate of our own signs itself and is kept in the data directory, so that whoever once took it
-//! for good (`--ca-file`) need not do so again. It is for trying things out: nobody else vouches for it.
+//! The self-signed certificate is kept in the data directory, so that a client that trusted it once (`--ca-file`) need
+//! not do so again. It is meant for evaluation: no authority vouches for it.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
@@ -39,14 +39,14 @@ pub enum TlsError {
     },
 }
 
-/// Where a certificate (with those that vouch for it) and its key are, both as PEM.
+/// Paths of a certificate chain and its private key, both PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     pub certificate: PathBuf,
     pub key: PathBuf,
 }
 
-/// What connections are encrypted with now.
+/// The TLS configuration in use.
 pub struct Tls {
     files: TlsFiles,
     current: RwLock<Arc<ServerConfig>>,
@@ -58,7 +58,7 @@ impl Tls {
         Ok(Self { files, current })
     }
 
-    /// Reads the files again, for connections from now on. If they cannot be used, nothing changes.
+    /// Reloads the files for new connections. If they cannot be used, nothing changes.
     pub fn reload(&self) -> Result<(), TlsError> {
         let config = read(&self.files)?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
@@ -66,7 +66,7 @@ impl Tls {
     }
 
     pub fn acceptor(&self) -> TlsAcceptor {
-        // Only whole values are ever put there, so a poisoned lock guards a whole one.
+        // Only complete values are stored, so even a poisoned lock guards a valid one.
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
         TlsAcceptor::from(Arc::clone(&current))
     }
@@ -100,7 +100,7 @@ fn unreadable(path: &Path) -> impl Fn(rustls::pki_types::pem::Error) -> TlsError
     move |e| TlsError::Unreadable { path: path.to_owned(), problem: e.to_string() }
 }
 
-/// The SHA-256 of a certificate, as browsers and `openssl x509 -fingerprint` show it.
+/// The SHA-256 fingerprint of a certificate, as browsers and `openssl x509 -fingerprint` show it.
 pub fn fingerprint(certificate: &Path) -> Result<String, TlsError> {
     let chain = certificates(certificate)?;
     let hash = digest(&SHA256, chain.first().map(AsRef::as_ref).unwrap_or_default());
@@ -108,7 +108,7 @@ pub fn fingerprint(certificate: &Path) -> Result<String, TlsError> {
     Ok(pairs.join(":"))
 }
 
-/// A certificate of our own for these names: the one that is there, or a new one.
+/// The self-signed certificate for these names: the existing one, or a new one.
 pub fn own_certificate(data_dir: &Path, names: &[String]) -> Result<TlsFiles, TlsError> {
     let directory = data_dir.join(DIRECTORY);
     let files = TlsFiles { certificate: directory.join(CERTIFICATE), key: directory.join(KEY) };
@@ -118,7 +118,7 @@ pub fn own_certificate(data_dir: &Path, names: &[String]) -> Result<TlsFiles, Tl
     let made = rcgen::generate_simple_self_signed(names)?;
     let keep = || {
         DirBuilder::new().mode(0o700).recursive(true).create(&directory)?;
-        // The certificate comes last: where it is, the key is whole.
+        // The certificate is written last: if it exists, the key is complete.
         write(&files.key, made.signing_key.serialize_pem().as_bytes())?;
         write(&files.certificate, made.cert.pem().as_bytes())
     };
@@ -126,7 +126,7 @@ pub fn own_certificate(data_dir: &Path, names: &[String]) -> Result<TlsFiles, Tl
     Ok(files)
 }
 
-/// Whole or not at all, and for us alone.
+/// Atomically, and readable by us alone.
 fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     let temporary = path.with_extension("new");
     let mut options = OpenOptions::new();

@@ -1,5 +1,5 @@
-//! Who makes a request. Whoever authenticates it leaves the principal with it; a handler takes it
-//! from there, so none can forget to ask.
+//! The caller of a request. The gate stores the principal in the request; a handler that extracts it cannot forget the
+//! check.
 
 use std::convert::Infallible;
 
@@ -36,7 +36,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Admin {
     }
 }
 
-/// The principal of a request that needs none.
+/// The principal of a request that needs no credentials.
 pub struct MaybeWho(pub Option<Principal>);
 
 impl<S: Send + Sync> FromRequestParts<S> for MaybeWho {
@@ -47,7 +47,7 @@ impl<S: Send + Sync> FromRequestParts<S> for MaybeWho {
     }
 }
 
-/// Which paths of the host whoever makes a request may name.
+/// Which host paths the caller may name.
 pub struct MayName(pub HostPaths);
 
 impl<S: Send + Sync> FromRequestParts<S> for MayName {
@@ -58,7 +58,7 @@ impl<S: Send + Sync> FromRequestParts<S> for MayName {
     }
 }
 
-/// Refuses a principal without this scope.
+/// Refuses a principal that lacks this scope.
 pub fn require(who: &Principal, needed: Scope) -> Result<(), Refusal> {
     match who.scopes.allow(needed) {
         true => Ok(()),

@@ -1,5 +1,5 @@
-//! What a model is told. A refusal is the result of the tool, with what to do instead: a protocol error would be shown
-//! to nobody.
+//! Formats results for a model. A refusal is a tool result that says what to do instead: a client would not show a
+//! protocol error to the model.
 
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::{Value, json};
@@ -9,12 +9,12 @@ use sandkeep_broker::parameter::Misfit;
 use sandkeep_core::api::{ToolAnswer, ToolBlock};
 use sandkeep_core::limits;
 
-/// The answer of a call: nothing, a text, or data.
+/// The result of a call: null, a text, or data.
 pub fn of(done: Result<Value, Failure>) -> CallToolResult {
     let (text, data) = match done {
         Ok(Value::Null) => ("done".to_owned(), None),
         Ok(Value::String(text)) => (text, None),
-        // Results have to be objects for clients that read them as data.
+        // Structured content has to be an object.
         Ok(value) => (value.to_string(), Some(value).filter(Value::is_object)),
         Err(failure) => return failed(failure),
     };
@@ -26,7 +26,7 @@ pub fn of(done: Result<Value, Failure>) -> CallToolResult {
     result
 }
 
-/// The answer of a tool: its text for the model, and all else as data.
+/// The result of a tool: its text for the model, and everything else as structured content.
 pub fn of_tool(mut answer: ToolAnswer) -> CallToolResult {
     let blocks = std::mem::take(&mut answer.content).into_iter();
     let content = blocks.map(|ToolBlock::Text { text }| ContentBlock::text(text)).collect();
@@ -54,7 +54,7 @@ pub fn failed(failure: Failure) -> CallToolResult {
     }
 }
 
-/// Arguments that are not what the call takes.
+/// The result for arguments that do not match the schema.
 pub fn misfit(call: &str, misfit: &Misfit) -> CallToolResult {
     let Misfit { parameter, problem, known } = misfit;
     let words = format!("{call}: {parameter}: {problem}; its parameters are: {known}");

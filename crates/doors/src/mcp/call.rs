@@ -1,5 +1,5 @@
-//! What a model can ask for besides the tools that work within a sandbox: a call is decoded once, into the types of the
-//! REST API, and carried out by whichever [`super::Backend`] there is.
+//! The calls besides the tools that work within a sandbox. A call is decoded once, into the types of the REST API, and
+//! executed by the [`super::Backend`].
 
 use rmcp::model::JsonObject;
 use serde::de::DeserializeOwned;
@@ -15,7 +15,7 @@ use sandkeep_core::api::{
 };
 use sandkeep_core::{Port, ProcessId, SandboxId, SnapshotName, SpecDraft};
 
-/// A call whose arguments are right, as far as can be told without the sandbox.
+/// A call whose arguments are valid, as far as this can be checked without the sandbox.
 #[derive(Clone, Debug)]
 pub enum Call {
     CreateSandbox(Box<SpecDraft>),
@@ -48,7 +48,7 @@ pub enum Call {
     Revert(SandboxId, Revert),
 }
 
-/// Arguments on their way to be a call.
+/// Arguments while a call is being decoded.
 pub struct Given(pub JsonObject);
 
 impl Given {
@@ -56,7 +56,7 @@ impl Given {
         self.name(SANDBOX)
     }
 
-    /// What is no name of its kind names nothing, as in a path of the REST API.
+    /// A malformed name refers to nothing, as in a path of the REST API.
     pub fn name<T: Name>(&mut self, field: &str) -> Result<T, Refusal> {
         match self.0.remove(field) {
             Some(Value::String(text)) => parse(&text),
@@ -64,7 +64,7 @@ impl Given {
         }
     }
 
-    /// What is left is the request.
+    /// Parses the remaining arguments as the request.
     pub fn request<T: DeserializeOwned>(&mut self) -> Result<T, Refusal> {
         let request = Value::Object(std::mem::take(&mut self.0));
         serde_path_to_error::deserialize(request).map_err(|error| Refusal::BodyMalformed {

@@ -1,5 +1,5 @@
-//! All calls. Their names and parameters are promises to whoever has them in a prompt; what a parameter means is said
-//! where the REST API has it.
+//! All calls. Prompts rely on their names and parameters, so both are stable. The types of the REST API describe the
+//! parameters.
 
 use std::sync::{Arc, LazyLock};
 
@@ -18,42 +18,42 @@ use sandkeep_core::api::{
     SealTurn, SignPortUrl,
 };
 
-/// A call as it is written down.
+/// The definition of a call.
 struct Entry {
     name: &'static str,
     title: &'static str,
-    /// For the model: what it does and when to use it.
+    /// For the model: what the call does and when to use it.
     about: &'static str,
     effect: Effect,
-    /// What it names: a sandbox, and something in it.
+    /// The names it takes: a sandbox, and an item in it.
     names: &'static [Parameter],
     /// The fields of its request.
     request: fn() -> Vec<Field>,
-    /// Those that are not for a model.
+    /// Fields that are not offered to models.
     hidden: &'static [&'static str],
-    /// Those that a model has no alternative to, because that is hidden.
+    /// Fields that are required here, because the alternative is hidden.
     required: &'static [&'static str],
     decode: fn(&mut Given) -> Result<Call, Refusal>,
 }
 
-/// What a call does to what is there.
+/// The effect of a call on existing data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effect {
     Reads,
-    /// Something new, beside what is there.
+    /// Adds something; existing data is unchanged.
     Adds,
-    /// Changes without loss; again changes nothing more.
+    /// Changes without loss, idempotent.
     Sets,
-    /// What was there may be gone.
+    /// May delete or overwrite data.
     Destroys,
 }
 
 /// A call as it is offered.
 pub struct Offer {
     entry: &'static Entry,
-    /// Those that must be given come first.
+    /// Required fields come first.
     pub fields: Vec<Field>,
-    /// As `tools/list` shows it.
+    /// The entry in `tools/list`.
     pub tool: Tool,
 }
 
@@ -105,17 +105,17 @@ impl Offer {
         self.fields.iter().any(|field| field.name == SANDBOX && field.need == Need::Optional)
     }
 
-    /// Holds arguments to what is offered: all that are needed, no others, each of its kind. What they say is for the
-    /// request to know.
+    /// Checks arguments against the schema: all required ones are present, no unknown ones, each of the right type.
+    /// Parsing the request checks their values.
     pub fn check(&self, mut given: JsonObject) -> Result<Given, Misfit> {
-        // Some clients send null for what they leave out.
+        // Some clients send null for omitted arguments.
         given.retain(|_, value| !value.is_null());
         for (name, value) in &mut given {
             let Some(field) = self.fields.iter().find(|field| field.name == *name) else {
                 return Err(self.misfit(name, "there is no such parameter"));
             };
             let kind = field.schema["type"].as_str().unwrap_or_default();
-            // Models give one text where a list of texts is wanted.
+            // Models often give one string where a list of strings is expected.
             if kind == "array" && value.is_string() {
                 *value = json!([value.take()]);
             }
@@ -177,7 +177,7 @@ const SNAPSHOT: Parameter =
 const PORT: Parameter =
     named("port", Kind::Whole { min: 1, max: u16::MAX as u64 }, "The port in the sandbox.");
 
-/// One that takes nothing but a sandbox.
+/// A call whose only parameter is a sandbox.
 const fn entry(
     name: &'static str,
     title: &'static str,
@@ -211,8 +211,8 @@ static ENTRIES: &[Entry] = &[
     entry(
         "sandbox_create",
         "Create a sandbox",
-        "Makes a new isolated Linux computer and answers with its id. Use it for work that must not mix with \
-                other work; for everything else leave `sandbox` out of calls and use your default one.",
+        "Create a new isolated Linux computer and return its id. Use it for work that must be separate from \
+                other work; for everything else omit `sandbox` in calls to use your default one.",
         Effect::Adds,
         |given| Ok(Call::CreateSandbox(given.request()?)),
     )
@@ -223,7 +223,7 @@ static ENTRIES: &[Entry] = &[
     entry(
         "sandbox_list",
         "List sandboxes",
-        "Your sandboxes with their states, oldest first, a page at a time.",
+        "List your sandboxes with their states, oldest first, one page at a time.",
         Effect::Reads,
         |given| Ok(Call::ListSandboxes(given.request()?)),
     )
@@ -232,14 +232,14 @@ static ENTRIES: &[Entry] = &[
     entry(
         "sandbox_get",
         "Look at a sandbox",
-        "One sandbox: its state and why, template, limits, how many turns and snapshots it has.",
+        "Get one sandbox: its state with the reason, template, limits, number of turns and snapshots.",
         Effect::Reads,
         |given| Ok(Call::GetSandbox(given.sandbox()?)),
     ),
     entry(
         "sandbox_destroy",
         "Destroy a sandbox",
-        "Ends everything in a sandbox and removes it with all its files and snapshots. Nothing brings it back.",
+        "Destroy a sandbox with all its processes, files and snapshots. This cannot be undone.",
         Effect::Destroys,
         |given| Ok(Call::DestroySandbox(given.sandbox()?)),
     )
@@ -247,7 +247,7 @@ static ENTRIES: &[Entry] = &[
     entry(
         "sandbox_pause",
         "Pause a sandbox",
-        "Every process stands still until sandbox_resume. Waits for running commands first, unless `force`.",
+        "Freeze every process until sandbox_resume. Waits for running commands first, unless `force` is set.",
         Effect::Sets,
         |given| Ok(Call::PauseSandbox(given.sandbox()?, given.request()?)),
     )
@@ -256,7 +256,7 @@ static ENTRIES: &[Entry] = &[
     entry(
         "sandbox_resume",
         "Resume a sandbox",
-        "Lets a paused sandbox go on where it was.",
+        "Thaw a paused sandbox; its processes continue.",
         Effect::Sets,
         |given| Ok(Call::ResumeSandbox(given.sandbox()?)),
     )
@@ -264,7 +264,7 @@ static ENTRIES: &[Entry] = &[
     entry(
         "sandbox_start",
         "Start a sandbox",
-        "Starts a stopped or failed sandbox with the files it had.",
+        "Start a stopped or failed sandbox with its existing files.",
         Effect::Sets,
         |given| Ok(Call::StartSandbox(given.sandbox()?)),
     )
@@ -272,7 +272,7 @@ static ENTRIES: &[Entry] = &[
     entry(
         "sandbox_stop",
         "Stop a sandbox",
-        "Ends every process of a sandbox. Its files stay, and sandbox_start brings it back.",
+        "End every process of a sandbox. Its files are kept, and sandbox_start starts it again.",
         Effect::Destroys,
         |given| Ok(Call::StopSandbox(given.sandbox()?)),
     )
@@ -280,7 +280,7 @@ static ENTRIES: &[Entry] = &[
     entry(
         "file_stat",
         "Look at a file",
-        "Size, kind, mode, owner and time of the last change of one file or directory; of a symbolic link itself.",
+        "Get size, kind, mode, owner and modification time of one file or directory; a symbolic link is not followed.",
         Effect::Reads,
         |given| Ok(Call::StatFile(given.sandbox()?, given.request()?)),
     )
@@ -288,7 +288,7 @@ static ENTRIES: &[Entry] = &[
     entry(
         "file_list",
         "List files",
-        "What a directory holds, by name, as data; `ls` says it as text.",
+        "List a directory as structured data, sorted by name; `ls` returns text.",
         Effect::Reads,
         |given| Ok(Call::ListFiles(given.sandbox()?, given.request()?)),
     )
@@ -296,7 +296,7 @@ static ENTRIES: &[Entry] = &[
     entry(
         "file_mkdir",
         "Make a directory",
-        "Makes a directory; with `parents` also those above it that are missing.",
+        "Create a directory; with `parents` also missing parent directories.",
         Effect::Sets,
         |given| Ok(Call::MakeDirectory(given.sandbox()?, given.request()?)),
     )
@@ -306,7 +306,7 @@ static ENTRIES: &[Entry] = &[
     entry(
         "file_move",
         "Move a file",
-        "Renames or moves a file or directory. Refused if something is in its new place, unless `overwrite`.",
+        "Rename or move a file or directory. Refused if the new path exists, unless `overwrite` is set.",
         Effect::Destroys,
         |given| Ok(Call::MoveFile(given.sandbox()?, given.request()?)),
     )
@@ -316,7 +316,7 @@ static ENTRIES: &[Entry] = &[
     entry(
         "file_delete",
         "Delete a file",
-        "Deletes a file or an empty directory; with `recursive` a directory with all it holds.",
+        "Delete a file or an empty directory; with `recursive` a directory with its contents.",
         Effect::Destroys,
         |given| Ok(Call::DeleteFile(given.sandbox()?, given.request()?)),
     )
@@ -324,8 +324,8 @@ static ENTRIES: &[Entry] = &[
     entry(
         "process_start",
         "Start a process",
-        "Starts a server or another long-running process in the background and answers at once, or, with `ready`, when \
-                it is ready. For a command that ends by itself use bash.",
+        "Start a server or another long-running process in the background. Returns at once or, with `ready`, \
+                when it is ready. For a command that ends by itself use bash.",
         Effect::Adds,
         |given| Ok(Call::StartProcess(given.sandbox()?, given.request()?)),
     )
@@ -335,14 +335,14 @@ static ENTRIES: &[Entry] = &[
     entry(
         "process_list",
         "List processes",
-        "The processes that were started here, oldest first, also those that have ended, with exit codes.",
+        "List the processes of a sandbox, oldest first, including ended ones with their exit codes.",
         Effect::Reads,
         |given| Ok(Call::ListProcesses(given.sandbox()?)),
     ),
     entry(
         "process_logs",
         "Read what a process printed",
-        "What a process has printed so far: one JSON object a line, with the stream, the offset and the text.",
+        "Get the output of a process so far: one JSON object per line, with the stream, the offset and the text.",
         Effect::Reads,
         |given| {
             Ok(Call::ReadLogs(given.sandbox()?, given.name(PROCESS.name)?, given.request()?))
@@ -354,7 +354,7 @@ static ENTRIES: &[Entry] = &[
     entry(
         "process_stop",
         "Stop a process",
-        "Ends a process with all that it has started: SIGTERM, ten seconds, SIGKILL.",
+        "End a process with its whole process tree: SIGTERM, then SIGKILL after ten seconds.",
         Effect::Destroys,
         |given| Ok(Call::EndProcess(given.sandbox()?, given.name(PROCESS.name)?)),
     )
@@ -362,14 +362,14 @@ static ENTRIES: &[Entry] = &[
     entry(
         "port_list",
         "List ports",
-        "The ports on which something listens inside, with the URL of each.",
+        "List the ports on which a server listens inside, with their URLs.",
         Effect::Reads,
         |given| Ok(Call::ListPorts(given.sandbox()?)),
     ),
     entry(
         "port_url",
         "Get the URL of a port",
-        "A signed URL by which a person's browser reaches a server in the sandbox.",
+        "Create a signed URL with which a person's browser can reach a server in the sandbox.",
         Effect::Adds,
         |given| {
             Ok(Call::SignPortUrl(given.sandbox()?, given.name(PORT.name)?, given.request()?))
@@ -380,8 +380,8 @@ static ENTRIES: &[Entry] = &[
     entry(
         "port_listen",
         "Open a port on this machine",
-        "Opens a port of the machine that Sandkeep runs on, which leads to a port in the sandbox, for clients that \
-                are no browsers. Only a daemon without keys does it.",
+        "Open a port on the machine that runs Sandkeep and forward it to a port in the sandbox, for clients \
+                other than browsers. Only available from a daemon without keys.",
         Effect::Sets,
         |given| Ok(Call::ListenPort(given.sandbox()?, given.name(PORT.name)?)),
     )
@@ -389,7 +389,7 @@ static ENTRIES: &[Entry] = &[
     entry(
         "snapshot_create",
         "Take a snapshot",
-        "Keeps all files as they are now, under a name if one is given. What runs stands still for a moment.",
+        "Save all files as they are now, with an optional name. Running processes are frozen for a moment.",
         Effect::Adds,
         |given| Ok(Call::CreateSnapshot(given.sandbox()?, given.request()?)),
     )
@@ -397,14 +397,14 @@ static ENTRIES: &[Entry] = &[
     entry(
         "snapshot_list",
         "List snapshots",
-        "The snapshots and turns of a sandbox, oldest first.",
+        "List the snapshots and turns of a sandbox, oldest first.",
         Effect::Reads,
         |given| Ok(Call::ListSnapshots(given.sandbox()?)),
     ),
     entry(
         "snapshot_delete",
         "Delete a snapshot",
-        "Forgets a snapshot. The sandbox itself, other snapshots and forks stay.",
+        "Delete a snapshot. The sandbox itself, other snapshots and forks are kept.",
         Effect::Destroys,
         |given| Ok(Call::DeleteSnapshot(given.sandbox()?, given.name(SNAPSHOT.name)?)),
     )
@@ -412,7 +412,7 @@ static ENTRIES: &[Entry] = &[
     entry(
         "turn_complete",
         "Seal a turn",
-        "Seals what you have done so far as a turn (turn-0001, turn-0002, …), to which rollback can return.",
+        "Record your work so far as a turn (turn-0001, turn-0002, …), to which rollback can return.",
         Effect::Adds,
         |given| Ok(Call::SealTurn(given.sandbox()?, given.request()?)),
     )
@@ -420,8 +420,8 @@ static ENTRIES: &[Entry] = &[
     entry(
         "rollback",
         "Roll back",
-        "Brings all files back to a snapshot or turn. Processes are ended and later changes are gone, unless they are in a \
-                snapshot of their own; snapshots stay. Refused while commands run, unless `force`.",
+        "Restore all files from a snapshot or turn. Processes end, and later changes are lost unless a \
+                snapshot contains them; snapshots are kept. Refused while commands run, unless `force` is set.",
         Effect::Destroys,
         |given| Ok(Call::Rollback(given.sandbox()?, given.request()?)),
     )
@@ -429,8 +429,8 @@ static ENTRIES: &[Entry] = &[
     entry(
         "fork",
         "Fork a sandbox",
-        "Makes new sandboxes with the files of this one, as they are now or were at a snapshot, to try several ways at once. \
-                Processes are not copied.",
+        "Create new sandboxes with the files of this one, at present or at a snapshot, to try several \
+                approaches at once. Processes are not copied.",
         Effect::Adds,
         |given| Ok(Call::Fork(given.sandbox()?, given.request()?)),
     )
@@ -438,17 +438,17 @@ static ENTRIES: &[Entry] = &[
     entry(
         "diff",
         "Show what changed",
-        "Files that were added, modified, deleted or renamed between a snapshot (the newest, if left out) and now or another one.",
+        "List files that were added, modified, deleted or renamed between a snapshot (default: the newest) and now or another snapshot.",
         Effect::Reads,
         |given| Ok(Call::Diff(given.sandbox()?, given.request()?)),
     )
     .takes(schema::query::<DiffSandbox>)
-    // An archive is nothing to read.
+    // A model cannot read an archive.
     .hides(&["format"]),
     entry(
         "revert",
         "Revert files",
-        "Makes these files and directories as they were at a snapshot. Everything else stays, and processes go on.",
+        "Restore these files and directories from a snapshot. Everything else is unchanged, and processes keep running.",
         Effect::Destroys,
         |given| Ok(Call::Revert(given.sandbox()?, given.request()?)),
     )

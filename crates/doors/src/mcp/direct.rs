@@ -1,4 +1,4 @@
-//! Calls of the broker in this process.
+//! Executes calls with the broker of this process.
 
 use std::io;
 use std::net::SocketAddr;
@@ -36,12 +36,12 @@ use sandkeep_guestlink::journal;
 pub struct Direct {
     pub broker: Broker,
     pub ports: Arc<PortDoor>,
-    /// Who calls where no request says it.
+    /// The caller to use if the request does not carry one.
     pub usual: Option<Caller>,
 }
 
 impl Direct {
-    /// For whoever started this process; `address` is where its doors are.
+    /// For the user who started this process; `address` is where its doors listen.
     pub fn for_this_user(broker: Broker, ports: Arc<PortDoor>, address: SocketAddr) -> Self {
         let host = HeaderValue::try_from(address.to_string()).expect("an address is a host");
         let headers = HeaderMap::from_iter([(header::HOST, host)]);
@@ -54,13 +54,13 @@ impl Direct {
 #[derive(Clone)]
 pub struct Caller {
     pub who: Principal,
-    /// They say by which name the caller reaches us.
+    /// The headers tell under which name the caller reaches us.
     pub headers: HeaderMap,
     pub key: SignedBy,
 }
 
 impl Direct {
-    /// The gate has left the principal with the request.
+    /// The gate has stored the principal in the request.
     fn caller(&self, from: &Extensions) -> Result<Caller, Refusal> {
         let known = from.get::<Parts>().and_then(|parts| {
             let who = parts.extensions.get::<Principal>()?.clone();
@@ -209,7 +209,7 @@ fn json(answer: impl Serialize) -> Result<Value, Failure> {
     Ok(serde_json::to_value(answer).expect("answers hold only strings, numbers and maps"))
 }
 
-/// All that a stream says, within bounds.
+/// Collects a stream as text, within bounds.
 async fn text(lines: impl stream::Stream<Item = Result<Bytes, Failure>>) -> Result<Value, Failure> {
     let mut lines = std::pin::pin!(lines);
     let mut said = Vec::new();
@@ -237,7 +237,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// What has been said so far, line by line.
+/// The output so far, line by line.
 fn output_so_far(
     asked: &ReadOutput,
     watch: impl FnOnce(journal::From) -> Result<ExecWatch, Error>,

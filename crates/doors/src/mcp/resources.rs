@@ -14,7 +14,7 @@ use sandkeep_core::api::{ListFiles, ListSandboxes};
 use sandkeep_core::{SandboxId, State, limits};
 
 const SCHEME: &str = "sandkeep://";
-/// What a path begins with that is meant from the working directory.
+/// Prefix of a path that is relative to the working directory.
 const HOME: &str = "/~/";
 
 pub fn templates() -> ListResourceTemplatesResult {
@@ -26,7 +26,8 @@ pub fn templates() -> ListResourceTemplatesResult {
     ListResourceTemplatesResult::with_all_items(vec![template])
 }
 
-/// What lies in the homes of the caller's running sandboxes. Files deeper down are read by the template.
+/// The top-level files in the home directories of the caller's running sandboxes. The resource template reads files
+/// further down.
 pub async fn list(
     backend: &dyn Backend,
     from: &Extensions,
@@ -44,7 +45,7 @@ pub async fn list(
         };
         let limit = Some(limits::MCP_LISTED_FILES_MAX);
         let home = ListFiles { limit, ..ListFiles::default() };
-        // One that ends meanwhile, or cannot list, has no files to show.
+        // A sandbox that ends meanwhile, or cannot list, contributes no files.
         let Ok(files) = backend.call(Call::ListFiles(id.clone(), home), from).await else {
             continue;
         };
@@ -88,7 +89,7 @@ pub async fn read(
     Ok(ReadResourceResult::new(vec![contents]).into())
 }
 
-/// The sandbox and the path of a resource.
+/// The sandbox and the path of a resource URI.
 fn parts(uri: &str) -> Option<(&str, &str)> {
     let rest = uri.strip_prefix(SCHEME)?;
     let at = rest.find('/')?;

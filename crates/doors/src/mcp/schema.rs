@@ -1,4 +1,4 @@
-//! What a request of the REST API takes, as a model is told it: the fields of its JSON Schema, whole in themselves.
+//! The parameters of a REST request as a model sees them: the fields of its JSON Schema, with all references inlined.
 
 use std::collections::BTreeMap;
 
@@ -22,12 +22,12 @@ impl From<&Parameter> for Field {
     }
 }
 
-/// Of a request that takes nothing.
+/// For a request without fields.
 pub fn none() -> Vec<Field> {
     Vec::new()
 }
 
-/// Of a body.
+/// The fields of a body.
 pub fn body<T: ToSchema>() -> Vec<Field> {
     let mut named = Vec::new();
     T::schemas(&mut named);
@@ -42,7 +42,7 @@ pub fn body<T: ToSchema>() -> Vec<Field> {
     properties.into_iter().map(field).collect()
 }
 
-/// Of a query.
+/// The fields of a query.
 pub fn query<T: IntoParams>() -> Vec<Field> {
     let field = |parameter| {
         let mut parameter = json(&parameter);
@@ -62,7 +62,7 @@ fn json(part: &impl serde::Serialize) -> Value {
     serde_json::to_value(part).expect("a description holds only strings and maps")
 }
 
-/// Without references, and without `null`, which is the same as to leave it out: many models' providers take neither.
+/// Removes references, and `null`, which means the same as omitting the field: many model providers accept neither.
 fn inlined(schema: Value, named: &BTreeMap<String, Value>) -> Value {
     let Value::Object(mut schema) = schema else { return schema };
     if let Some(Value::String(path)) = schema.remove("$ref") {
@@ -96,7 +96,7 @@ fn inlined(schema: Value, named: &BTreeMap<String, Value>) -> Value {
     Value::Object(inner.collect())
 }
 
-/// A schema, with what is said of it where it is used.
+/// A schema, with the description from the place where it is used.
 fn with(meant: Value, said: Map<String, Value>) -> Value {
     let Value::Object(mut meant) = meant else { return meant };
     meant.extend(said);

@@ -1,4 +1,4 @@
-//! The tools that work within a sandbox: those of the broker, with one more parameter, which names it.
+//! The tools that work within a sandbox: the broker's own, with one additional parameter that names the sandbox.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub fn find(name: &str) -> Option<&'static sandkeep_broker::Tool> {
     catalogue().iter().find(|tool| tool.name.as_str() == name)
 }
 
-/// As `tools/list` shows it.
+/// The entry in `tools/list`.
 pub fn described(tool: &sandkeep_broker::Tool) -> Tool {
     let mut schema = tool.input_schema();
     schema["properties"][SANDBOX] = A_SANDBOX.schema();
@@ -32,7 +32,7 @@ pub fn described(tool: &sandkeep_broker::Tool) -> Tool {
     Tool::new(tool.name.as_str(), tool.description, Arc::new(schema)).with_annotations(annotations)
 }
 
-/// Whether the caller wants to be told how far a call is.
+/// Whether the caller asked for progress notifications.
 pub fn telling(context: &RequestContext<RoleServer>) -> Telling {
     match context.meta.get_progress_token() {
         Some(_) => Telling::AsItGoes,
@@ -40,7 +40,7 @@ pub fn telling(context: &RequestContext<RoleServer>) -> Telling {
     }
 }
 
-/// Tells what the call says while it says it, and ends with its result.
+/// Forwards the events of a call as progress notifications and returns its result.
 pub async fn followed(
     mut events: ToolEvents,
     context: &RequestContext<RoleServer>,
@@ -57,14 +57,14 @@ pub async fn followed(
         told += 1;
         let mut progress = ProgressNotificationParam::new(token, f64::from(told));
         progress.message = Some(message(&event));
-        // A caller that cannot be told any more is canceled by other means.
+        // If the caller is gone, the call is canceled elsewhere.
         let _ = context.peer.notify_progress(progress).await;
     }
     let problem = "the answer broke off".to_owned();
     answer::failed(Failure::Unreachable { problem })
 }
 
-/// What an event says, for a person who waits.
+/// The text of a progress notification.
 fn message(event: &ToolEvent) -> String {
     match event {
         ToolEvent::Output { data, .. } => String::from_utf8_lossy(data).into_owned(),

@@ -1,4 +1,4 @@
-//! Who comes to a port, and by which of its two ways.
+//! Authenticates requests for ports, on either of the two routes to a port.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,22 +23,22 @@ use sandkeep_broker::{Broker, PortTokenProblem, PortView, Warrant};
 use sandkeep_core::api::{PortInfo, PortListener, PortUrl, Ports, SignPortUrl};
 use sandkeep_core::{Port, Principal, SandboxId};
 
-/// The way to all ports of all sandboxes.
+/// Serves all ports of all sandboxes.
 pub struct PortDoor {
     pub broker: Broker,
-    /// Who may come is asked where the API asks.
+    /// Authenticates callers, as for the API.
     pub gate: Arc<Gate>,
-    /// What the host names of ports end with.
+    /// The domain suffix of the ports' host names.
     pub domain: String,
     pub proto: &'static str,
 }
 
-/// By what right a request comes to a port.
+/// How a request for a port was authenticated.
 enum Visitor {
     Known(Known),
     /// With a port token in the URL.
     PortToken(Pass),
-    /// With a port token that the browser keeps.
+    /// With a port token in the cookie.
     Cookie(Pass),
 }
 
@@ -58,7 +58,7 @@ impl Visitor {
     }
 }
 
-/// The outermost layer: takes out what is addressed to a port.
+/// The outermost layer: intercepts requests that are addressed to a port.
 pub async fn by_host(State(door): State<Arc<PortDoor>>, request: Request, next: Next) -> Response {
     match addressed(request.headers(), request.uri(), &door.domain) {
         Addressed::Elsewhere => next.run(request).await,
@@ -71,7 +71,7 @@ pub async fn by_host(State(door): State<Arc<PortDoor>>, request: Request, next: 
 }
 
 impl PortDoor {
-    /// Raw sockets of the host are for the one who needs no key.
+    /// Only the user who needs no key may open raw sockets on the host.
     pub fn require_local(&self) -> Result<(), Refusal> {
         match self.gate.auth.mode() {
             Mode::Local => Ok(()),
@@ -79,7 +79,7 @@ impl PortDoor {
         }
     }
 
-    /// The host name of a port, reached as the client reaches the API.
+    /// The host name of a port, based on how the client reaches the API.
     pub fn host(&self, sandbox: &SandboxId, port: Port, headers: &HeaderMap) -> PortHost {
         PortHost::of(sandbox, port, &self.domain, host_of(headers))
     }
@@ -105,7 +105,7 @@ impl PortDoor {
         Ok(Ports { items, url_template: format!("{}://{{port}}-{base}/", self.proto) })
     }
 
-    /// A URL that lets anybody reach a port, for as long as the key holds that it was made with.
+    /// A URL that gives anybody access to a port, for as long as the key that signed it is valid.
     pub fn sign(
         &self,
         who: &Principal,
@@ -122,14 +122,14 @@ impl PortDoor {
         Ok(PortUrl { url, expires_at: signed.expires_at.to_string() })
     }
 
-    /// Opens a raw socket of the host that leads to a port.
+    /// Opens a raw socket on the host that forwards to a port.
     pub async fn listen(
         &self,
         who: &Principal,
         sandbox: &SandboxId,
         port: Port,
     ) -> Result<PortListener, Refusal> {
-        // To others it does not exist, which is for the broker to say first.
+        // For other callers the sandbox does not exist; the broker checks that first.
         self.broker.require(who, sandbox)?;
         self.require_local()?;
         let address = self.broker.listen(who, sandbox, port).await?;
@@ -190,8 +190,8 @@ impl PortDoor {
         Ok(visitor.hold(answer))
     }
 
-    /// Gives the browser a cookie for the token, and an address without it: one that can be shown, kept in
-    /// a history and told to others.
+    /// Redirects the browser to the same address without the token, and sets the token as a cookie. The address can
+    /// then be displayed, kept in the history and shared.
     fn exchange(&self, host: &PortHost, target: &PathAndQuery, cookie: &str) -> Response {
         let location = format!("{}://{}{target}", self.proto, host.authority);
         let headers = [
@@ -203,14 +203,14 @@ impl PortDoor {
         (StatusCode::SEE_OTHER, headers).into_response()
     }
 
-    /// Who comes without a port token in the URL.
+    /// Authenticates a request without a port token in the URL.
     async fn recognize(
         &self,
         host: &PortHost,
         caller: Caller,
         cookies: &[String],
     ) -> Result<Visitor, Refusal> {
-        // A page of another sandbox can put cookies of its own beside ours; one good token is enough.
+        // A page of another sandbox can set cookies beside ours; one valid token is enough.
         let mut over = None;
         for cookie in cookies {
             match self.broker.check_port_token(&host.sandbox, host.port, cookie) {
@@ -229,8 +229,8 @@ impl PortDoor {
         }
     }
 
-    /// What a browser adds by itself (the user's socket, a cookie) must not be used by a page of anybody
-    /// else; a page of the same sandbox on another port is how front ends call their servers.
+    /// Credentials that a browser attaches by itself (the user's socket, a cookie) must not be usable by foreign pages.
+    /// A page of the same sandbox on another port is allowed, because front ends call their servers that way.
     fn refuse_strange_pages(
         &self,
         host: &PortHost,
@@ -250,8 +250,7 @@ impl PortDoor {
         Ok(())
     }
 
-    /// A request to a port by its path on the API, whose guard has let it in. `prefix` is the path as far
-    /// as the port.
+    /// A request to a port by its path on the API, which the gate has authorized. `prefix` is the path up to the port.
     pub async fn by_path(
         &self,
         who: &Principal,
@@ -321,8 +320,8 @@ fn without_prefix(request: &Request, prefix: &str) -> Result<PathAndQuery, Refus
     PathAndQuery::try_from(target).map_err(no_route)
 }
 
-/// Whether a browser is about to show the answer as a page of its own. Those that do not say are taken
-/// at their wish for HTML.
+/// Whether a browser is about to navigate to the answer. Browsers that do not say so are recognized by `Accept:
+/// text/html`.
 fn is_navigation(headers: &HeaderMap) -> bool {
     let is = |name: &str, value: &str| headers.get(name).is_some_and(|found| found == value);
     match headers.contains_key("sec-fetch-mode") || headers.contains_key("sec-fetch-dest") {

@@ -1,6 +1,5 @@
-//! One request through a connection into a sandbox: HTTP/1.1 on both sides, parsed and written anew by
-//! hyper. Bodies stream in both directions, at the pace of whoever takes them; a change of protocol
-//! turns the two connections into a pipe.
+//! One request through a connection into a sandbox: HTTP/1.1 on both sides, parsed and re-encoded by hyper. Bodies
+//! stream in both directions with backpressure. A protocol upgrade turns the two connections into a pipe.
 
 use std::error::Error as _;
 use std::io;
@@ -24,14 +23,14 @@ use crate::kit::Refusal;
 use sandkeep_broker::PortStream;
 use sandkeep_core::limits::{PORT_HEADERS_MAX, PORT_HEADERS_MAX_BYTES};
 
-/// What the server inside is told about the way a request took.
+/// What the server inside learns about the original request.
 #[derive(Clone, Debug)]
 pub struct Forwarded {
     pub client: Option<IpAddr>,
-    /// What the client addressed.
+    /// The host that the client addressed.
     pub host: String,
     pub proto: &'static str,
-    /// What was taken off the path.
+    /// The removed path prefix.
     pub prefix: Option<String>,
 }
 
@@ -52,8 +51,8 @@ impl Forwarded {
     }
 }
 
-/// Sends a request on, with another target and `Host`, and gives the answer as the server sent it, but
-/// for what belongs to the connection. Who calls it cleans the head of the answer.
+/// Forwards a request with another target and `Host`, and returns the server's answer without its hop-by-hop headers.
+/// The caller cleans the remaining headers.
 pub async fn forward(
     stream: PortStream,
     mut request: Request,
@@ -99,7 +98,7 @@ async fn send(
         .max_buf_size(PORT_HEADERS_MAX_BYTES)
         .handshake::<_, Body>(TokioIo::new(stream))
         .await?;
-    // It ends with the exchange, because nobody keeps the sender.
+    // The connection ends after this exchange, because the sender is dropped.
     tokio::spawn(async move {
         if let Err(error) = connection.with_upgrades().await {
             tracing::debug!(%error, "a connection into a sandbox ended early");
@@ -108,8 +107,7 @@ async fn send(
     sender.send_request(request).await
 }
 
-/// The body as it comes. Where the protocol has none, none of its length is known either: what the
-/// server said about it stays as it was.
+/// The body as a stream. For answers without a body the length is unknown too: the server's headers stay as they are.
 fn with_body(answer: Response<hyper::body::Incoming>, method: &Method) -> Response {
     let bodiless = *method == Method::HEAD
         || matches!(answer.status(), StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
@@ -119,7 +117,7 @@ fn with_body(answer: Response<hyper::body::Incoming>, method: &Method) -> Respon
     })
 }
 
-/// Both sides have agreed on another protocol: from here on we only carry bytes.
+/// Both sides have agreed on another protocol: from here on, only copy bytes.
 fn switch(
     mut answer: Response<hyper::body::Incoming>,
     outside: OnUpgrade,
@@ -137,7 +135,7 @@ fn switch(
             Err(error) => return tracing::debug!(%error, "a change of protocol came to nothing"),
         };
         let (mut outside, mut inside) = (TokioIo::new(outside), TokioIo::new(inside));
-        // The side inside ends when it is idle for long, and with the broker; that ends both.
+        // The inner side ends when it is idle for long, and with the broker; that closes both.
         if let Err(error) = tokio::io::copy_bidirectional(&mut outside, &mut inside).await {
             tracing::debug!(%error, "a connection of another protocol broke");
         }

@@ -1,9 +1,9 @@
-//! What of a message's head goes on, and what does not. Bodies are framed anew by hyper on both sides,
-//! so nothing in a head can make two parsers disagree about where a message ends.
+//! Which headers are forwarded. hyper frames bodies anew on both sides, so no header can make two parsers disagree
+//! about where a message ends.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 
-/// What concerns only the connection that a message came over.
+/// Hop-by-hop headers.
 const HOP_BY_HOP: [HeaderName; 8] = [
     header::CONNECTION,
     header::PROXY_AUTHENTICATE,
@@ -15,7 +15,7 @@ const HOP_BY_HOP: [HeaderName; 8] = [
     HeaderName::from_static("proxy-connection"),
 ];
 
-/// Who a request says it was forwarded for. Only we know.
+/// Forwarding headers of the request. Only we know the true values.
 const FORWARDED: [HeaderName; 7] = [
     header::FORWARDED,
     X_FORWARDED_FOR,
@@ -31,7 +31,7 @@ pub const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-p
 pub const X_FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// What a server may say for the whole of its origin; on the API's origin that is not its own.
+/// Headers that a server sets for its whole origin; the API's origin does not belong to it.
 const OF_THE_ORIGIN: [HeaderName; 12] = [
     header::SET_COOKIE,
     header::CONTENT_SECURITY_POLICY,
@@ -47,12 +47,12 @@ const OF_THE_ORIGIN: [HeaderName; 12] = [
     HeaderName::from_static("nel"),
 ];
 
-/// What a server may say for more than its own host: browsers forget the cookies of a whole domain, or refuse plain
-/// HTTP to the names beneath it.
+/// Headers with effect beyond the server's own host: browsers would delete the cookies of a whole domain, or refuse
+/// plain HTTP for its subdomains.
 const BEYOND_THE_HOST: [HeaderName; 2] =
     [header::STRICT_TRANSPORT_SECURITY, HeaderName::from_static("clear-site-data")];
 
-/// The protocol that a message wants to change to, or changes to.
+/// The protocol that a message upgrades to.
 pub fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let asked = connection_options(headers).any(|option| option.eq_ignore_ascii_case("upgrade"));
     headers.get(header::UPGRADE).filter(|_| asked).cloned()
@@ -63,16 +63,16 @@ fn connection_options(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     values.filter_map(|value| value.to_str().ok()).flat_map(|v| v.split(',')).map(str::trim)
 }
 
-/// Leaves only what is meant for the other end. An upgrade is put back by who wants to pass it on.
+/// Removes hop-by-hop headers. A caller that forwards an upgrade adds it again.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     let trailers = headers.get(header::TE).is_some_and(|te| te == "trailers");
-    // A body that came in chunks has no length, whatever else the head says.
+    // A chunked body has no length, whatever the other headers say.
     if headers.contains_key(header::TRANSFER_ENCODING) {
         headers.remove(header::CONTENT_LENGTH);
     }
     let named: Vec<HeaderName> = connection_options(headers)
         .filter_map(|option| HeaderName::try_from(option).ok())
-        // Those say what the message is, not how the connection is.
+        // Those describe the message, not the connection.
         .filter(|name| ![header::HOST, header::CONTENT_LENGTH].contains(name))
         .collect();
     for name in named.iter().chain(&HOP_BY_HOP) {
@@ -83,14 +83,13 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// Puts back what makes the other end change its protocol.
+/// Adds the headers that request an upgrade.
 pub fn ask_for_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
     headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(header::UPGRADE, protocol);
 }
 
-/// Takes away what is for us or about us. Credentials are never forwarded: a server in a sandbox could
-/// use them against the API.
+/// Removes headers meant for us. Credentials are never forwarded: a server in a sandbox could use them against the API.
 pub fn strip_request(headers: &mut HeaderMap) {
     strip_hop_by_hop(headers);
     let ours = [header::AUTHORIZATION, X_API_KEY, header::EXPECT];
@@ -99,7 +98,7 @@ pub fn strip_request(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes one cookie from a request and gives all values it had.
+/// Removes one cookie from a request and returns all its values.
 pub fn take_cookie(headers: &mut HeaderMap, name: &str) -> Vec<String> {
     let mut taken = Vec::new();
     let mut kept: Vec<String> = Vec::new();
@@ -112,10 +111,10 @@ pub fn take_cookie(headers: &mut HeaderMap, name: &str) -> Vec<String> {
             }
         }
     }
-    // HTTP/2 may have each in a header of its own, which HTTP/1.1 inside may not.
+    // HTTP/2 may send each cookie in a header of its own, which HTTP/1.1 inside must not.
     if !taken.is_empty() || headers.get_all(header::COOKIE).iter().count() > 1 {
         headers.remove(header::COOKIE);
-        // What is not a header any more was none of a browser's.
+        // A value that is not a valid header cannot come from a browser.
         if let Ok(value) = HeaderValue::try_from(kept.join("; "))
             && !kept.is_empty()
         {
@@ -125,10 +124,10 @@ pub fn take_cookie(headers: &mut HeaderMap, name: &str) -> Vec<String> {
     taken
 }
 
-/// An answer on its way to a host of its own. Its cookies are for that host alone: with a domain they
-/// would also be for other sandboxes and the API.
+/// Cleans an answer on the port's own host. Its cookies are restricted to that host: with a domain they would also
+/// reach other sandboxes and the API.
 ///
-/// An answer that changes the protocol is cleaned like any other: browsers obey its head as well.
+/// An answer that upgrades the connection is cleaned like any other: browsers evaluate its headers as well.
 pub fn clean_host_answer(headers: &mut HeaderMap, own_cookies: &[&str]) {
     strip_answer(headers);
     for name in &BEYOND_THE_HOST {
@@ -145,7 +144,7 @@ pub fn clean_host_answer(headers: &mut HeaderMap, own_cookies: &[&str]) {
     }
 }
 
-/// What concerns only the connection goes, but for the protocol that it changes to.
+/// Removes hop-by-hop headers, except for the upgrade.
 fn strip_answer(headers: &mut HeaderMap) {
     let protocol = upgrade(headers);
     strip_hop_by_hop(headers);
@@ -155,7 +154,7 @@ fn strip_answer(headers: &mut HeaderMap) {
     }
 }
 
-/// A cookie without its domain; `None` if it has one of our names.
+/// A cookie without its domain; `None` if it uses one of our names.
 fn without_domain(cookie: &[u8], own: &[&str]) -> Option<HeaderValue> {
     let mut parts = cookie.split(|byte| *byte == b';');
     let pair = parts.next().unwrap_or_default();
@@ -172,7 +171,7 @@ fn without_domain(cookie: &[u8], own: &[&str]) -> Option<HeaderValue> {
     HeaderValue::from_bytes(&kept.join(&b';')).ok()
 }
 
-/// An answer on its way to the API's own origin: it may be data, and never a page with any power.
+/// Cleans an answer on the API's own origin: it may be data, but never a page with privileges.
 pub fn clean_path_answer(headers: &mut HeaderMap) {
     strip_answer(headers);
     for name in &OF_THE_ORIGIN {
@@ -182,7 +181,7 @@ pub fn clean_path_answer(headers: &mut HeaderMap) {
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
 }
 
-/// A redirect within the server, which knows nothing of the prefix that it is reached under.
+/// Fixes a redirect of the server, which does not know its prefix.
 pub fn prefix_location(headers: &mut HeaderMap, prefix: &str) {
     let location = headers.get(header::LOCATION).and_then(|value| value.to_str().ok());
     let Some(path) = location.filter(|to| to.starts_with('/') && !to.starts_with("//")) else {

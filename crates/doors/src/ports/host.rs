@@ -1,31 +1,31 @@
-//! Host names of ports: `<port>-<sandbox>.<domain>`, with the daemon's own port or without.
+//! Host names of ports: `<port>-<sandbox>.<domain>`, optionally with the daemon's own port.
 
 use axum::http::{HeaderMap, Uri, header};
 
 use sandkeep_core::{Port, SandboxId};
 
-/// A host name that belongs to a port of a sandbox.
+/// A host name of a sandbox port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortHost {
     pub port: Port,
     pub sandbox: SandboxId,
-    /// As the client wrote it, in lower case: with its port, if it has one.
+    /// As the client wrote it, in lower case, including the port if any.
     pub authority: String,
 }
 
-/// What a request is addressed to.
+/// The target of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Addressed {
     /// A port of a sandbox.
     Port(PortHost),
-    /// Something else; the API says whether that is it.
+    /// Something else; the API decides whether it is the target.
     Elsewhere,
-    /// Two things at once, one of them a port.
+    /// Two different targets, one of them a port.
     Unclear { host: String },
 }
 
-/// Who a request is for. A request that names a port anywhere must not name anything else: whoever looks
-/// at the other name would take it for what it is not.
+/// Determines the target of a request. A request that names a port anywhere must not name anything else, because a
+/// component that checks the other name would be misled.
 pub fn addressed(headers: &HeaderMap, uri: &Uri, domain: &str) -> Addressed {
     let lower = |bytes: &[u8]| String::from_utf8_lossy(bytes).to_ascii_lowercase();
     let mut names: Vec<String> =
@@ -42,7 +42,7 @@ pub fn addressed(headers: &HeaderMap, uri: &Uri, domain: &str) -> Addressed {
 }
 
 impl PortHost {
-    /// `authority` is in lower case.
+    /// `authority` must be in lower case.
     pub fn parse(authority: &str, domain: &str) -> Option<Self> {
         let (name, daemon_port) = match authority.split_once(':') {
             Some((name, port)) => (name, Some(port)),
@@ -51,7 +51,7 @@ impl PortHost {
         if daemon_port.is_some_and(|port| port.parse::<u16>().is_err()) {
             return None;
         }
-        // The dot of the root means the same host.
+        // The trailing dot of the DNS root means the same host.
         let name = name.strip_suffix('.').unwrap_or(name);
         let label = name.strip_suffix(domain)?.strip_suffix('.')?;
         let (port, sandbox) = label.split_once('-')?;
@@ -62,16 +62,16 @@ impl PortHost {
         })
     }
 
-    /// The name of a port, with the port of the daemon that the client used for `host`.
+    /// The host name of a port, with the daemon port that the client used in `host`.
     pub fn of(sandbox: &SandboxId, port: Port, domain: &str, host: Option<&str>) -> Self {
         let authority = format!("{port}-{}", Self::base(sandbox, domain, host));
         Self { port, sandbox: sandbox.clone(), authority }
     }
 
-    /// What all names of a sandbox's ports have in common.
+    /// The common suffix of all port host names of a sandbox.
     pub fn base(sandbox: &SandboxId, domain: &str, host: Option<&str>) -> String {
         let daemon_port = host.and_then(|host| {
-            // `[::1]` has colons of its own.
+            // `[::1]` contains colons.
             let (_, port) = host.rsplit_once(':')?;
             port.parse::<u16>().ok()
         });
@@ -79,7 +79,7 @@ impl PortHost {
         format!("{sandbox}.{domain}{daemon_port}")
     }
 
-    /// Whether an `Origin` is a page of the same sandbox, on this port or another.
+    /// Whether an `Origin` is a page of the same sandbox, on this or another port.
     pub fn is_kin(&self, origin: &str, domain: &str) -> bool {
         let authority = origin.split_once("://").map(|(_, authority)| authority);
         authority

@@ -1,5 +1,4 @@
-//! The pages that a person sees instead of a server's own: small, without scripts, and useless to
-//! anybody else.
+//! Pages that a person sees instead of a server's own: small, without scripts.
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -8,11 +7,11 @@ use crate::kit::{Dialect, Refusal};
 use crate::rest::Rest;
 use crate::rest::problem::{Problem, problem_of, status_of};
 
-/// How often a page about a closed port looks again, for the browser.
+/// Refresh interval of the page about a closed port, for the browser.
 const RETRY_SECS: &str = "2";
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors *";
 
-/// Whether whoever asks would rather read a page than JSON.
+/// Whether the client prefers HTML to JSON.
 pub fn wants_page(headers: &HeaderMap) -> bool {
     let values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|range| {
@@ -21,7 +20,7 @@ pub fn wants_page(headers: &HeaderMap) -> bool {
     })
 }
 
-/// In which form a refusal suits who asked.
+/// The format of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Words {
     Page,

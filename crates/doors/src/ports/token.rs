@@ -1,20 +1,19 @@
-//! A port token in a URL, and in the cookie that it is exchanged for. Neither ever reaches a server in a
-//! sandbox.
+//! A port token in a URL, and the cookie that it is exchanged for. Neither ever reaches a server in a sandbox.
 
 use axum::http::Uri;
 use axum::http::uri::PathAndQuery;
 use jiff::Timestamp;
 
-/// The parameter of a signed URL.
+/// The query parameter of a signed URL.
 pub const PARAMETER: &str = "sandkeep_token";
-/// Host-only, and good for nothing but this host: the token in it names port and sandbox.
+/// A host-only cookie, valid for this host alone: the token in it names port and sandbox.
 const COOKIE: &str = "sandkeep_port";
-/// The same over TLS. Browsers take it only from the host itself, so no page of another can put one there.
+/// The cookie over TLS. Browsers accept this prefix only from the host itself, so no page of another host can set it.
 const COOKIE_TLS: &str = "__Host-sandkeep_port";
-/// Both are ours: no server inside sets them or gets to see them.
+/// Both names are reserved: servers inside can neither set nor read them.
 pub const COOKIES: [&str; 2] = [COOKIE, COOKIE_TLS];
 
-/// The one that counts.
+/// The cookie that is valid for this protocol.
 pub fn cookie_name(proto: &str) -> &'static str {
     if proto == "https" { COOKIE_TLS } else { COOKIE }
 }

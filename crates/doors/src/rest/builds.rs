@@ -1,4 +1,4 @@
-//! Builds of templates: the body is an archive of the build file and what it copies.
+//! Builds of templates: the body is an archive of the build file and the files that it copies.
 
 use std::collections::BTreeMap;
 
@@ -32,33 +32,33 @@ pub struct BuildQuery {
     #[serde(default)]
     shared: bool,
     project: Option<String>,
-    /// Where in the archive the build file is; `Dockerfile` if it is left out.
+    /// Path of the build file in the archive; `Dockerfile` by default.
     file: Option<String>,
-    /// The stage that is wanted; the last if it is left out.
+    /// The build stage; the last by default.
     target: Option<String>,
     /// Values for ARGs: a JSON object of strings.
     build_args: Option<String>,
-    /// Carry out every step, also those that were before.
+    /// Run every step, without the build cache.
     #[serde(default)]
     no_cache: bool,
 }
 
 /// Build a template from a build file, replacing one of the same name
 ///
-/// The body is a tar, plain, gzip or zstd, of the build file and all that it copies. Answered when the template is
-/// there, or live: `step` events with what is done, `output` with what commands say, `progress` of images that are
-/// pulled; then one `done` with the template, or one `failed` with the problem. It stops if the connection ends; what
-/// it has done by then the next build need not do again.
+/// The body is a tar (plain, gzip or zstd) with the build file and all files that it copies. Answers when the template
+/// exists, or live: `step` for each step, `output` of commands, `progress` of pulled images; then one `done` with the
+/// template, or one `failed` with the problem. The build stops if the client disconnects; completed steps are cached
+/// for the next build.
 #[utoipa::path(
     post, path = "/api/v1/templates/{name}/build", operation_id = "build_template", tag = "templates",
-    params(("name" = String, Path, description = "with `/` written as `%2F`"), BuildQuery),
+    params(("name" = String, Path, description = "name of the template, with `/` encoded as `%2F`"), BuildQuery),
     request_body(content = [u8], content_type = "application/octet-stream"),
     responses(
-        (status = 200, description = "live, how far it is", content(
+        (status = 200, description = "live: progress events", content(
             (String = "application/x-ndjson"),
             (String = "text/event-stream"),
         )),
-        (status = 201, description = "it is there", body = TemplateView, headers(("Location" = String, description = "its path"))),
+        (status = 201, description = "the template exists", body = TemplateView, headers(("Location" = String, description = "path of the new resource"))),
         Guarded, WithBody, OfSandbox, InState, Carried, Upstream, Stored
     )
 )]
@@ -87,7 +87,7 @@ pub async fn build(
 fn arguments(text: Option<&str>) -> Result<BTreeMap<String, String>, Refusal> {
     let Some(text) = text else { return Ok(BTreeMap::new()) };
     serde_json::from_str(text).map_err(|_| Refusal::QueryMalformed {
-        // Not what is wrong with them: it would quote them, and they may be secrets.
+        // Without the parse error: it would quote the arguments, which may be secrets.
         problem: "build_args is no JSON object of strings".to_owned(),
     })
 }

@@ -1,4 +1,4 @@
-//! What changed in a sandbox, and having some of it be as it was.
+//! Diffs of a sandbox, and reverting some of its files.
 
 use axum::Json;
 use axum::body::Body;
@@ -22,7 +22,7 @@ use sandkeep_tree::diff::ToldDiff;
 /// Compare the files of a sandbox at two points in time
 ///
 /// For `now`, a running sandbox is frozen for a moment, as for a snapshot. Mounts, including those from the host, are
-/// not compared. Paths are absolute; a path that is not UTF-8 also has its bytes in `path_b64`.
+/// not compared. Paths are absolute; a path that is not UTF-8 is also given as bytes in `path_b64`.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/diff", operation_id = "diff_sandbox", tag = "snapshots",
     params(("id" = SandboxId, Path), DiffSandbox),
@@ -47,7 +47,7 @@ pub async fn diff(
     }
 }
 
-/// What the broker is asked for, whatever it is answered as.
+/// The diff request, independent of the answer's format.
 pub fn wanted(asked: DiffSandbox) -> DiffRequest {
     let DiffSandbox { from, to, path, text, limit, format: _ } = asked;
     let text = if text.unwrap_or(false) { DiffText::Told } else { DiffText::NotTold };
@@ -66,8 +66,8 @@ fn tar(bundle: DiffBundle) -> Response {
 
 /// Restore files and directories from a snapshot
 ///
-/// They are made, replaced or removed, with owner, mode, attributes and links; nothing else changes, and processes
-/// go on. A stopped sandbox whose root is an overlay must be started for it.
+/// They are created, replaced or removed, with owner, mode, attributes and links. Nothing else changes, and processes
+/// keep running. A stopped sandbox whose root is an overlay must be started first.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/revert", operation_id = "revert_files", tag = "snapshots",
     params(("id" = SandboxId, Path)),

@@ -1,5 +1,5 @@
-//! `/docs`: a page that shows `/openapi.json` to people. It is embedded, asks nobody but this daemon for
-//! anything, and its policy lets it run only what is served from here.
+//! `/docs`: a page that shows `/openapi.json` to people. It is embedded, sends requests only to this daemon, and its
+//! content security policy lets it run only scripts served from here.
 
 use axum::Router;
 use axum::http::{HeaderName, HeaderValue, header};
@@ -14,7 +14,7 @@ pub const SCRIPT: &str = "/docs/page.js";
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// What the page is made of; the page itself is an operation like any other.
+/// The assets of the page; the page itself is an operation like any other.
 pub fn parts<S: Clone + Send + Sync + 'static>() -> Router<S> {
     Router::new().route(STYLE, get(style)).route(SCRIPT, get(script))
 }
@@ -24,7 +24,7 @@ pub const PARTS: [&str; 2] = [STYLE, SCRIPT];
 
 /// API documentation for people
 ///
-/// A page that shows `/openapi.json`, made by nothing but this daemon. Needs no credentials.
+/// Shows `/openapi.json`. All assets come from this daemon. Needs no credentials.
 #[utoipa::path(
     get, path = "/docs", operation_id = "docs", tag = "service", security(()),
     responses((status = 200, description = "the page", body = String, content_type = "text/html"), Public)
@@ -47,7 +47,7 @@ fn serve(media_type: &'static str, text: &'static str) -> Response {
         (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY)),
         (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
         (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
-        // It changes with the daemon, and is small.
+        // The page changes with the daemon, and is small.
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
     ];
     (headers, text).into_response()

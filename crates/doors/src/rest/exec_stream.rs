@@ -1,14 +1,14 @@
-//! What an exec says, as it is said: NDJSON, Server-Sent Events, or the bytes themselves.
+//! Live output of an exec: NDJSON, Server-Sent Events, or plain bytes.
 //!
 //! ```text
 //! started?   (stdout | stderr | gap)*   exited | signaled | timed_out | canceled | oom_killed | lost
-//!                                       detached   the daemon shuts down, or the journal went away
-//!                                       running    it was not to be followed, and has not ended
+//!                                       detached   the daemon shuts down, or the journal is gone
+//!                                       running    following was not requested, and the exec is still running
 //! ```
 //!
-//! The body is pulled: a slow client gets all that the journal keeps, at its own pace, and neither the
-//! command nor anybody else notices. The three last are the only ones that come once; a stream that ends
-//! without one of them was cut.
+//! The body is pulled: a slow client gets everything that the journal keeps, at its own pace, and affects neither the
+//! command nor other clients. Exactly one event of the last column ends a stream; a stream that ends without one was
+//! cut off.
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,12 +24,12 @@ use sandkeep_broker::{Detached, ExecWatch};
 use sandkeep_core::{ExecId, api};
 use sandkeep_guestlink::{ExecEnd, ExecEvent, Offsets, OutputStream, journal::Follow};
 
-/// How a stream begins.
+/// The first event of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
-    /// With the id of an exec that has just begun.
+    /// The id of an exec that has just started.
     Announce,
-    /// With what comes after these offsets.
+    /// Output from these offsets on.
     At(Offsets),
 }
 
@@ -40,7 +40,7 @@ pub fn answer(watch: ExecWatch, form: Form, follow: Follow, opening: Opening) ->
     }
 }
 
-/// What there is to say of an exec, event by event.
+/// The events of an exec.
 pub fn events(
     watch: ExecWatch,
     form: Form,
@@ -50,8 +50,8 @@ pub fn events(
     stream::unfold(Live::new(watch, form, follow, opening), Live::event)
 }
 
-/// The next bytes. What cannot be said in bytes, a gap or an end that is not the exec's, breaks the body
-/// off, so that nobody takes it for whole.
+/// The next bytes. Plain bytes cannot express a gap, or an end other than the exec's, so either breaks the body off and
+/// the client cannot mistake it for complete.
 async fn raw(
     (mut watch, follow): (ExecWatch, Follow),
 ) -> Option<(io::Result<Bytes>, (ExecWatch, Follow))> {
@@ -67,7 +67,7 @@ async fn raw(
     Some((next, (watch, follow)))
 }
 
-/// The last event of an exec that is over.
+/// The last event of an exec that has ended.
 pub fn ended(exec_id: ExecId, end: &ExecEnd) -> api::ExecEvent {
     api::ExecEvent::Ended {
         status: end.outcome.status(),
@@ -78,7 +78,7 @@ pub fn ended(exec_id: ExecId, end: &ExecEnd) -> api::ExecEvent {
     }
 }
 
-/// The last event for a watcher that is cut off before the end.
+/// The last event for a watcher that is detached before the exec ends.
 pub fn detached(exec_id: ExecId, why: &Detached) -> api::ExecEvent {
     let reason = match why {
         Detached::ShuttingDown => "shutting_down",
@@ -91,15 +91,15 @@ pub fn detached(exec_id: ExecId, why: &Detached) -> api::ExecEvent {
     api::ExecEvent::Detached { exec_id, reason: reason.into() }
 }
 
-/// An exec on its way to a client.
+/// An exec that is streamed to a client.
 struct Live {
     watch: ExecWatch,
     form: Form,
     follow: Follow,
     carry: Carry,
-    /// How far the client is; an event source that comes again says so.
+    /// How much the client has received; an SSE client that reconnects sends it.
     told: Offsets,
-    /// Events that are ready; more than one only around gaps and the end.
+    /// Encoded events; more than one only around gaps and the end.
     ready: VecDeque<Bytes>,
     phase: Phase,
 }
@@ -120,15 +120,15 @@ impl Live {
         Self { watch, form, follow, carry, told, ready, phase }
     }
 
-    /// The next event, and what is left to say.
+    /// The next event, and the remaining state.
     async fn event(mut self) -> Option<(io::Result<Bytes>, Self)> {
         loop {
             if let Some(event) = self.ready.pop_front() {
                 return Some((Ok(event), self));
             }
             match self.phase {
-                // The exec exists as soon as the broker has it, so its id is told at once: a client needs it
-                // most when the command hangs before it says anything.
+                // The exec exists as soon as the broker has it, so its id is sent at once: a client needs it most if
+                // the command hangs before it writes anything.
                 Phase::Unannounced => {
                     self.phase = Phase::Announced;
                     let exec_id = self.watch.id().clone();
@@ -152,7 +152,7 @@ impl Live {
                 return self.output(piece);
             }
             Ok(Some(ExecEvent::Gap { stream, from, to })) => {
-                // What is held back of the stream belongs to nothing that follows.
+                // The incomplete character that was held back is not continued after this.
                 let rest = self.carry.finish(stream);
                 self.output(rest);
                 *offset_of(&mut self.told, stream) = to;

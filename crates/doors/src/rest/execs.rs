@@ -1,5 +1,5 @@
-//! A new exec: one command run to its end, answered when it is over, live (see `exec_stream`), or at
-//! once with its id. What can be done with it afterwards is in `known_execs`.
+//! A new exec: one command, answered when it has ended, live (see `exec_stream`), or at once with its id. `known_execs`
+//! has the operations on existing execs.
 
 use std::collections::BTreeMap;
 use std::future::ready;
@@ -45,39 +45,39 @@ use sandkeep_guestlink::{
 #[serde(deny_unknown_fields)]
 #[schema(as = CreateExec)]
 pub struct ExecBody {
-    /// Run by `sh -c`; either this or `argv`. Without both the sandbox's image says what runs.
+    /// Run by `sh -c`; either this or `argv`. Without both, the command of the sandbox's image is run.
     #[schema(example = "echo hello")]
     command: Option<String>,
     /// The program and its arguments, without a shell.
     argv: Option<Vec<String>>,
-    /// Added to the sandbox's own. Values are never shown again.
+    /// Added to the sandbox's own environment. Values are never shown again.
     env: Option<BTreeMap<String, String>>,
-    /// An absolute path inside; the working directory of the sandbox's image if left out, or without an image
-    /// the user's home.
+    /// An absolute path inside. Default: the working directory of the sandbox's image, or the user's home if there is
+    /// no image.
     cwd: Option<String>,
-    /// A name or a uid, and a group or gid after a colon, as the sandbox's own files have them. The image's
-    /// user if left out, or without an image `user`.
+    /// A name or uid, optionally followed by a colon and a group or gid, as defined in the sandbox's `/etc/passwd` and
+    /// `/etc/group`. Default: the image's user, or `user` if there is no image.
     user: Option<String>,
     /// Stdin of the command, as text.
     stdin: Option<String>,
-    /// The same as bytes in base64.
+    /// Stdin of the command, as base64-encoded bytes.
     stdin_b64: Option<String>,
-    /// Stdin stays open after what is given here: send more with `POST …/stdin`, and close it there.
+    /// Keep stdin open after the given input: send more with `POST …/stdin`, and close it there.
     #[serde(default)]
     stdin_open: bool,
-    /// After so many milliseconds the whole tree of the command is killed; never if left out.
+    /// Kill the command's whole process tree after this many milliseconds; never if left out.
     #[schema(minimum = 1)]
     timeout_ms: Option<u64>,
     /// Limits of the command's process tree, within the sandbox's limits.
     #[serde(default)]
     resources: Option<ExecLimits>,
-    /// A terminal of this size instead of pipes: all output is stdout. Attach to it with `GET …/attach`.
+    /// A terminal of this size instead of pipes: all output is stdout. Attach with `GET …/attach`.
     terminal: Option<Size>,
     /// What happens to the command if the client disconnects first.
     #[serde(default)]
     on_disconnect: WhenGone,
-    /// Live only: the command waits for this request's client, which then gets all of its output,
-    /// however long. Otherwise a client that is too slow gets a `gap`.
+    /// Live only: the command waits for this client, which then gets all output, however long. Otherwise a client that
+    /// is too slow gets a `gap`.
     #[serde(default)]
     backpressure: bool,
 }
@@ -119,7 +119,7 @@ impl Mode {
         }
     }
 
-    /// At whose pace output is taken.
+    /// Whether output waits for the client.
     pub(super) fn pace(self, backpressure: bool) -> Result<Pace, Error> {
         match (self, backpressure) {
             (_, false) => Ok(Pace::Journals),
@@ -130,7 +130,7 @@ impl Mode {
         }
     }
 
-    /// Whether this way of answering can keep what was asked for when the connection ends.
+    /// Whether this mode can do what was requested for a disconnect.
     pub(super) fn check(self, when_gone: WhenGone) -> Result<(), Error> {
         match (self, when_gone) {
             (Self::Detached, WhenGone::Kill | WhenGone::CloseStdin) => {
@@ -141,11 +141,11 @@ impl Mode {
     }
 }
 
-/// At whose pace the output of a live exec is taken.
+/// Whether the output of a live exec waits for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pace {
     Journals,
-    /// Who comes slowly slows the command.
+    /// A slow client slows the command down.
     Clients,
 }
 
@@ -162,12 +162,12 @@ pub(super) struct Begun {
     params(("id" = SandboxId, Path), ExecQuery),
     request_body = ExecBody,
     responses(
-        (status = 200, description = "it is over, or, live, what it says as it says it", content(
+        (status = 200, description = "the exec has ended or, live, its events", content(
             (ExecAnswer = "application/json"),
             (String = "application/x-ndjson"),
             (String = "text/event-stream"),
         )),
-        (status = 202, description = "it has begun", body = Begun, headers(("Location" = String, description = "its path"))),
+        (status = 202, description = "the exec has started", body = Begun, headers(("Location" = String, description = "path of the new resource"))),
         Guarded, WithBody, OfSandbox, Inside, Journaled
     )
 )]
@@ -197,7 +197,7 @@ pub async fn create(
     respond(&id, running, mode, pace).await
 }
 
-/// Answers for an exec that has begun.
+/// Answers for an exec that has started.
 pub(super) async fn respond(
     id: &SandboxId,
     running: Running,
@@ -236,7 +236,7 @@ pub(super) async fn respond(
     }
 }
 
-/// The answer with its texts, which are long when the output is.
+/// The answer with its texts, which are as long as the output.
 fn told(mut answer: ExecAnswer, space: Reservation) -> Response {
     let texts = fields(&mut answer).map(|(name, text)| text.take().map(|text| (name, text)));
     let texts = texts.into_iter().flatten().collect();
@@ -260,7 +260,7 @@ fn fields(answer: &mut ExecAnswer) -> [(&'static str, &mut Option<String>); 4] {
     ]
 }
 
-/// What to run: words, a line for the shell, or nothing, which means the command of the sandbox's image.
+/// What to run: an argument list, a shell command line, or nothing, which means the command of the sandbox's image.
 pub fn argv_of(command: Option<String>, argv: Option<Vec<String>>) -> Result<Vec<String>, Error> {
     match (command, argv) {
         (Some(command), None) => Ok(vec!["/bin/sh".to_owned(), "-c".to_owned(), command]),
@@ -271,7 +271,7 @@ pub fn argv_of(command: Option<String>, argv: Option<Vec<String>>) -> Result<Vec
 }
 
 impl ExecBody {
-    /// The command for the broker, and what to feed it.
+    /// The command for the broker, and its initial stdin.
     fn into_draft(self) -> Result<(ExecDraft, Option<Bytes>), Error> {
         let argv = argv_of(self.command, self.argv)?;
         let stdin = given_stdin(self.stdin, self.stdin_b64)?;
@@ -292,7 +292,7 @@ impl ExecBody {
     }
 }
 
-/// The stdin of a request, which comes as text or as base64.
+/// The stdin of a request, as text or base64.
 pub(super) fn given_stdin(
     text: Option<String>,
     base64: Option<String>,
@@ -328,7 +328,7 @@ fn invalid(field: &'static str, problem: &str) -> Error {
     Error::InvalidField { field, problem: problem.to_owned() }
 }
 
-/// What comes after the stdin of the request.
+/// What happens after the request's stdin was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Then {
     Close,
@@ -344,11 +344,10 @@ impl Then {
     }
 }
 
-/// Writes all of stdin, beside the reading of output: a command that does not read must not keep its
-/// output from flowing. It is a task of its own, so that a client who leaves does not cut the input
-/// short.
+/// Writes all of stdin, concurrently with reading the output: a command that does not read its stdin must not block its
+/// output. It runs in a separate task, so that a client that disconnects does not truncate the input.
 pub(super) async fn feed(input: ExecutionInput, bytes: Bytes, then: Then) {
-    // A command may end, or close its stdin, without reading all of it; that is its own affair.
+    // A command may end, or close its stdin, without reading everything; that is not an error.
     if input.write(&bytes).await.is_ok() && then == Then::Close {
         let _ = input.close().await;
     }
@@ -390,18 +389,18 @@ macro_rules! stream_fields {
 stream_fields!(stdout, StdoutFields, stdout, stdout_b64, stdout_omitted_bytes, stdout_omitted_at);
 stream_fields!(stderr, StderrFields, stderr, stderr_b64, stderr_omitted_bytes, stderr_omitted_at);
 
-/// All that a blocking exec said, within limits, and how it ended.
+/// The output of a blocking exec, within limits, and how it ended.
 pub struct Collected {
     pub end: ExecEnd,
     pub stdout: Cut,
     pub stderr: Cut,
-    /// What the sandbox's owner has taken of the daemon's memory for it.
+    /// The memory reserved for it from the sandbox owner's quota.
     pub space: Reservation,
 }
 
 impl Collected {
-    /// Reads the exec to its end. If the client leaves, this future is dropped and with it `running`;
-    /// the command goes on, and so does its journal.
+    /// Reads the exec to its end. If the client disconnects, this future and `running` are dropped; the command
+    /// continues, and so does its journal.
     pub async fn of(running: Running) -> Self {
         let excerpt = || Excerpt::within(OUTPUT_HEAD_MAX_BYTES, OUTPUT_TAIL_MAX_BYTES);
         let (mut stdout, mut stderr) = (excerpt(), excerpt());
@@ -422,7 +421,7 @@ impl Collected {
         Self { end, stdout: stdout.cut(), stderr: stderr.cut(), space }
     }
 
-    /// Whether something was left out.
+    /// Whether output was omitted.
     pub fn is_truncated(&self) -> bool {
         self.stdout.omitted.is_some() || self.stderr.omitted.is_some()
     }

@@ -1,8 +1,8 @@
-//! The files of a sandbox: read, write, list, change, watch, and whole trees as archives.
+//! The files of a sandbox: read, write, list, change, watch, and transfer trees as archives.
 //!
-//! A path is any bytes. In a query it is percent-encoded, so `%ff` is that byte; in JSON it is `path`, with what is no
-//! UTF-8 replaced, and then `path_b64` has the bytes themselves. Relative paths begin in the sandbox's working directory:
-//! the user's home, or what its image says.
+//! A path is arbitrary bytes. In a query it is percent-encoded, so `%ff` is that byte. In JSON it is `path`, with
+//! invalid UTF-8 replaced, and then `path_b64` has the exact bytes. Relative paths start at the sandbox's working
+//! directory: the user's home, or the one that the image sets.
 
 mod content;
 mod parameters;
@@ -39,7 +39,7 @@ use sandkeep_core::{SandboxId, api, limits};
 
 /// Read a file, or a range of it
 ///
-/// What a symbolic link leads to is read. A file that becomes shorter while it is read breaks the answer off.
+/// Symbolic links are followed. If the file shrinks while it is read, the answer is cut off.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/files", operation_id = "read_file", tag = "files",
     params(
@@ -49,7 +49,7 @@ use sandkeep_core::{SandboxId, api, limits};
     ),
     responses(
         (status = 200, content_type = "application/octet-stream", body = [u8]),
-        (status = 206, description = "the range", content_type = "application/octet-stream", body = [u8]),
+        (status = 206, description = "the requested range", content_type = "application/octet-stream", body = [u8]),
         Guarded, WithQuery, OfSandbox, Files
     )
 )]
@@ -68,20 +68,20 @@ pub async fn read(
 
 /// Write a file atomically
 ///
-/// The body is the new content. It takes the place of the old one at once when all of it is there, with the same mode;
-/// what a symbolic link leads to is replaced, not the link.
+/// The body is the new content. It replaces the old content in one step when it has arrived completely; the mode is
+/// kept. If the path is a symbolic link, its target is replaced, not the link.
 #[utoipa::path(
     put, path = "/api/v1/sandboxes/{id}/files", operation_id = "write_file", tag = "files",
     params(
         ("id" = SandboxId, Path),
-        ("path" = String, Query, description = "as for reading"),
-        ("mode" = Option<String>, Query, description = "such as `0755`; else that of the file before, or 0644"),
-        ("parents" = Option<bool>, Query, description = "make the directories above that are missing"),
+        ("path" = String, Query, description = "path of the file or directory, as for reading"),
+        ("mode" = Option<String>, Query, description = "such as `0755`; default: the mode of the existing file, or 0644"),
+        ("parents" = Option<bool>, Query, description = "create missing parent directories"),
     ),
     request_body(content = [u8], content_type = "application/octet-stream"),
     responses(
-        (status = 200, description = "it has its new content", body = Shown),
-        (status = 201, description = "it is new", body = Shown),
+        (status = 200, description = "the file was replaced", body = Shown),
+        (status = 201, description = "the file was created", body = Shown),
         Guarded, WithBody, OfSandbox, Files
     )
 )]
@@ -144,7 +144,7 @@ pub async fn stat(
 #[schema(as = Files)]
 pub struct Listing {
     items: Vec<Shown>,
-    /// Where the next page begins, if there is one: pass it as `cursor`.
+    /// Pass it as `cursor` to get the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
     /// Subdirectories that the user may not read.
@@ -177,7 +177,7 @@ pub async fn list(
     Ok(Json(broker.list_files(&who, &sandbox, request).await?.into()))
 }
 
-/// What is asked for but for the path, which need not be text.
+/// The list request without the path, which need not be UTF-8.
 pub fn directory_to_list(path: RawPath, asked: api::ListFiles) -> Result<ListDirectory, Refusal> {
     let depth = within("depth", asked.depth, u64::from(limits::FILE_DEPTH_MAX))?;
     let limit = within("limit", asked.limit, limits::FILES_PAGE_MAX)?;
@@ -269,12 +269,12 @@ pub fn move_to_make(asked: api::MoveFile) -> Result<MoveEntry, Error> {
 pub struct ChmodBody {
     /// Absolute, or relative to the working directory.
     path: Option<String>,
-    /// In its place where it is no UTF-8; base64.
+    /// Instead of `path` if it is not UTF-8; base64.
     path_b64: Option<String>,
     /// Such as `0644`.
     #[schema(value_type = String)]
     mode: ModeText,
-    /// Also everything in it; symbolic links are not followed.
+    /// Also change everything below; symbolic links are not followed.
     #[serde(default)]
     recursive: bool,
 }
@@ -304,14 +304,14 @@ pub async fn chmod(
 
 /// Watch a file or a directory: one event per change, until the client disconnects
 ///
-/// `watching` comes first. Then `created`, `modified`, `attributes` (mode, owner, times) and `deleted`, each with its path;
-/// `gone` when the directory itself goes; `overflow` when more happened than could be told; `detached` when the daemon
-/// shuts down. A watch neither keeps a sandbox from its timeout nor from a pause.
+/// `watching` comes first. Then `created`, `modified`, `attributes` (mode, owner, times) and `deleted`, each with its
+/// path; `gone` when the directory itself is removed; `overflow` when events were lost; `detached` when the daemon
+/// shuts down. A watch delays neither a sandbox's timeout nor a pause.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/files/watch", operation_id = "watch_files", tag = "files",
     params(
         ("id" = SandboxId, Path),
-        ("path" = String, Query, description = "as for reading"),
+        ("path" = String, Query, description = "path of the file or directory, as for reading"),
         ("recursive" = Option<bool>, Query, description = "include subdirectories"),
     ),
     responses(
@@ -334,11 +334,11 @@ pub async fn watch(
 
 /// Download a directory or file as a tar archive
 ///
-/// Names are relative to the directory; FIFOs, sockets and devices are left out. `x-sandkeep-archive-bytes` says how much
-/// content there is, `x-sandkeep-archive-of` whether it is of a `directory` or of a `file`, which is then alone in it.
+/// Names are relative to the directory; FIFOs, sockets and devices are left out. `x-sandkeep-archive-bytes` is the
+/// total size of the content. `x-sandkeep-archive-of` is `directory`, or `file` if the archive contains only that file.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/files/archive", operation_id = "download_archive", tag = "files",
-    params(("id" = SandboxId, Path), ("path" = String, Query, description = "as for reading")),
+    params(("id" = SandboxId, Path), ("path" = String, Query, description = "path of the file or directory, as for reading")),
     responses(
         (status = 200, content_type = "application/x-tar", body = [u8]),
         Guarded, WithQuery, OfSandbox, Files
@@ -360,21 +360,21 @@ pub async fn download(
 #[schema(as = Unpacked)]
 pub struct UnpackedView {
     entries: u64,
-    /// Of the files' content.
+    /// Total size of the files' content.
     bytes: u64,
 }
 
 /// Unpack a tar archive into a directory
 ///
-/// The body is a plain tar. Files become those of the sandbox's user; each replaces what has its name. Absolute paths,
-/// `..`, devices and FIFOs are refused, and no symbolic link on the way is followed. An archive that is refused in the
-/// middle leaves what came before.
+/// The body is a plain tar. Files are owned by the sandbox's user, and replace existing ones of the same name. Absolute
+/// paths, `..`, devices and FIFOs are refused, and symbolic links are never followed. If an archive is refused in the
+/// middle, the entries before stay.
 #[utoipa::path(
     put, path = "/api/v1/sandboxes/{id}/files/archive", operation_id = "upload_archive", tag = "files",
     params(
         ("id" = SandboxId, Path),
         ("path" = String, Query, description = "the directory to unpack into"),
-        ("parents" = Option<bool>, Query, description = "make the directory, and those above, where missing"),
+        ("parents" = Option<bool>, Query, description = "create the directory and its parents if they are missing"),
     ),
     request_body(content = [u8], content_type = "application/octet-stream"),
     responses((status = 200, body = UnpackedView), Guarded, WithBody, OfSandbox, Files)

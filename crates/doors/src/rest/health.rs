@@ -1,4 +1,4 @@
-//! `/healthz`, `/readyz`, `/metrics`: for those who run the daemon and the machines that watch it.
+//! `/healthz`, `/readyz`, `/metrics`: for operators and monitoring.
 
 use axum::Json;
 use axum::extract::State;
@@ -22,23 +22,23 @@ pub struct Alive {
 
 /// Check that the daemon answers
 ///
-/// Answers as soon as the daemon does, whatever state the rest is in. Needs no credentials.
+/// Answers as soon as the daemon runs, whatever the state of its components. Needs no credentials.
 #[utoipa::path(
     get, path = "/healthz", operation_id = "healthz", tag = "service", security(()),
-    responses((status = 200, description = "it is", body = Alive), Public)
+    responses((status = 200, description = "the daemon answers", body = Alive), Public)
 )]
 pub async fn healthz() -> Json<Alive> {
     Json(Alive { status: "ok", version: env!("CARGO_PKG_VERSION") })
 }
 
-/// The answer of `/readyz` to callers without admin rights.
+/// The answer of `/readyz` to callers without the scope `admin`.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ready {
     status: Readiness,
 }
 
-/// `Health` for the local user and for admins, `Ready` for everybody else.
+/// `Health` for the local user and admins, `Ready` for everybody else.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum ReadyAnswer {
@@ -48,9 +48,8 @@ pub enum ReadyAnswer {
 
 /// Check whether the daemon is ready for requests
 ///
-/// 503 when the storage is critical or unusable, the state store fails, no runtime can be used, or the
-/// daemon is shutting down. Never waits for longer than two seconds. Needs no credentials; those without
-/// the scope `admin` get the `status` alone.
+/// 503 when the storage is critical or unusable, the state store fails, no runtime is usable, or the daemon is shutting
+/// down. Takes at most two seconds. Needs no credentials; callers without the scope `admin` get only `status`.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "readyz", tag = "service", security(()),
     responses(
@@ -77,7 +76,7 @@ pub async fn readyz(
 
 /// Get the daemon's metrics
 ///
-/// In the OpenMetrics text format; docs/reference/metrics.md lists all of it. Needs the scope `admin`.
+/// In the OpenMetrics text format; docs/reference/metrics.md lists all of them. Needs the scope `admin`.
 #[utoipa::path(
     get, path = "/metrics", operation_id = "metrics", tag = "service",
     responses(

@@ -1,4 +1,4 @@
-//! How the making of a template is answered: when it is there, or live.
+//! Answers to the creation of a template: when it exists, or live.
 //!
 //! ```text
 //! (progress | step | output)*   done | failed
@@ -33,7 +33,7 @@ pub async fn answer(import: Import, live: Option<Form>) -> Result<Response, Refu
     Ok(form.response(events))
 }
 
-/// As one part of a path.
+/// Percent-encoded as one path segment.
 fn encoded(name: &str) -> String {
     name.replace('/', "%2F")
 }
@@ -68,7 +68,7 @@ impl Event<'_> {
     }
 }
 
-/// Writes events. A character of a build's output that is cut in two is told when the rest of it is there.
+/// Writes events. If a character of a build's output is split between chunks, its bytes are sent with the next chunk.
 struct Teller {
     form: Form,
     carry: Carry,
@@ -79,7 +79,7 @@ impl Teller {
         let last = match told {
             ImportTold::Progress(progress) => return self.say(&Event::Progress(progress)),
             ImportTold::Output { stream, data } => {
-                // Where in its stream a piece is, nobody asks of a build.
+                // Build output has no offsets.
                 let piece = self.carry.push(stream, 0, data);
                 return self.output(piece);
             }
@@ -90,7 +90,7 @@ impl Teller {
                 self.say(&Event::Failed { problem })
             }
         };
-        // What was held back of both streams belongs before it.
+        // Bytes held back of both streams come before it.
         let held = [OutputStream::Stdout, OutputStream::Stderr].map(|stream| {
             let rest = self.carry.finish(stream);
             self.output(rest)

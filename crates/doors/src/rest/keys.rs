@@ -26,8 +26,8 @@ pub struct Keys {
 
 /// Create an API key
 ///
-/// The answer has the key itself, which is not shown again. From the first key on, every request needs
-/// one, for good.
+/// The answer contains the key, which is not shown again. From the first key on, every request needs credentials,
+/// permanently.
 #[utoipa::path(
     post, path = "/api/v1/keys", operation_id = "create_key", tag = "keys",
     request_body = KeyDraft,
@@ -68,7 +68,7 @@ pub async fn list(
 #[utoipa::path(
     delete, path = "/api/v1/keys/{id}", operation_id = "revoke_key", tag = "keys",
     params(("id" = String, Path, description = "The id of the key")),
-    responses((status = 204, description = "It is revoked"), Guarded, OfSandbox)
+    responses((status = 204, description = "the key is revoked"), Guarded, OfSandbox)
 )]
 pub async fn revoke(
     Admin(who): Admin,

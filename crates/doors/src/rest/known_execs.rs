@@ -1,4 +1,4 @@
-//! Execs that exist: list, look, read or follow what they say, feed, signal, cancel.
+//! Existing execs: list, get, read or follow their output, write to stdin, signal, cancel.
 
 use axum::Json;
 use axum::body::Body;
@@ -32,7 +32,7 @@ use sandkeep_guestlink::{
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct PageQuery {
-    /// Maximum number; 100 by default.
+    /// Maximum number of items; 100 by default.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
     /// `next_cursor` of the page before; `sort` must be the same.
@@ -48,7 +48,7 @@ pub struct PageQuery {
 #[schema(as = Execs)]
 pub struct Listing {
     items: Vec<ExecView>,
-    /// There are more after this one.
+    /// Pass it as `cursor` to get the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<ExecId>,
 }
@@ -136,14 +136,14 @@ pub async fn signal(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct StdinQuery {
-    /// The command sees the end of its stdin after these bytes.
+    /// Close stdin after these bytes.
     #[serde(default)]
     close: bool,
 }
 
 /// Send bytes to the stdin of an exec that was started with `stdin_open`
 ///
-/// The body is passed on as fast as the command reads. Two requests are never mixed: the later waits.
+/// The body is passed on as fast as the command reads it. Concurrent requests are not interleaved: the later one waits.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/execs/{exec_id}/stdin", operation_id = "write_exec_stdin", tag = "execs",
     params(("id" = SandboxId, Path), ("exec_id" = ExecId, Path), StdinQuery),
@@ -159,7 +159,7 @@ pub async fn stdin(
 ) -> Result<StatusCode, Refusal> {
     let StdinQuery { close } = query(asked)?;
     let turn = broker.exec_stdin(&who, &sandbox, &exec).await?;
-    // Each piece has its time; how long the command takes to read it is its own affair.
+    // The time limit applies to receiving each piece; the command may take as long as it likes to read it.
     while let Some(frame) =
         tokio::time::timeout(BODY_READ, body.frame()).await.map_err(|_| Refusal::BodyTooSlow)?
     {
@@ -174,7 +174,7 @@ pub async fn stdin(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Where a watch of what is asked for begins.
+/// The offset at which a watch starts.
 pub fn beginning(
     asked: &ReadOutput,
     form: Form,
@@ -205,7 +205,7 @@ pub fn beginning(
     }
 }
 
-/// Where an event source that comes again was.
+/// The offset at which an SSE client reconnects.
 fn last_event(headers: &HeaderMap) -> Option<Offsets> {
     let (stdout, stderr) = headers.get("last-event-id")?.to_str().ok()?.split_once('-')?;
     Some(Offsets { stdout: stdout.parse().ok()?, stderr: stderr.parse().ok()? })
@@ -213,8 +213,8 @@ fn last_event(headers: &HeaderMap) -> Option<Offsets> {
 
 /// Read or follow the output of an exec, from any offset: NDJSON, Server-Sent Events, or bytes
 ///
-/// By `Accept`: `application/x-ndjson` (the default), `text/event-stream`, or, with `stream`,
-/// `application/octet-stream`, which is broken off where bytes are not kept.
+/// The format follows `Accept`: `application/x-ndjson` (the default), `text/event-stream`, or, with `stream`,
+/// `application/octet-stream`, which is cut off at a gap.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/execs/{exec_id}/output", operation_id = "read_exec_output", tag = "execs",
     params(("id" = SandboxId, Path), ("exec_id" = ExecId, Path), ReadOutput),
@@ -237,7 +237,7 @@ pub async fn output(
     output_answer(asked, &headers, |from| broker.watch_exec(&who, &sandbox, &exec, from))
 }
 
-/// What a request for output asks for, answered from a watch that begins there.
+/// The answer to a request for output, from a watch that starts there.
 pub fn output_answer(
     asked: Asked<ReadOutput>,
     headers: &HeaderMap,

@@ -1,4 +1,4 @@
-//! `GET /sandboxes`: what can be asked for, and what a page looks like.
+//! `GET /sandboxes`: filters and pages.
 
 use axum::extract::{FromRequestParts, Query};
 use axum::http::request::Parts;
@@ -13,8 +13,7 @@ pub fn page(Page { items, next }: Page) -> Sandboxes {
     Sandboxes { items, next_cursor: next.map(|cursor| cursor.to_string()) }
 }
 
-/// The filter that a query string asks for. It is read by hand, because one parameter may come several
-/// times.
+/// The filter of a query string. It is parsed by hand, because one parameter may occur several times.
 pub struct Asked(pub Filter);
 
 impl<S: Send + Sync> FromRequestParts<S> for Asked {
@@ -75,7 +74,7 @@ fn read(pairs: Vec<(String, String)>) -> Result<ListSandboxes, Refusal> {
     Ok(asked)
 }
 
-/// What the broker is asked for.
+/// The filter for the broker.
 pub fn filter(asked: ListSandboxes) -> Result<Filter, Refusal> {
     let ListSandboxes { label, state: states, project, sort: order, limit, cursor } = asked;
     let labels = label.iter().map(|label| match label.split_once('=') {

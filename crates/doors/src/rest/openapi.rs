@@ -1,5 +1,5 @@
-//! The description of this API, made from the handlers themselves. What is common to many of them,
-//! above all how they fail, is said here once, from the same table that answers with it.
+//! The OpenAPI description, generated from the handlers. Common parts, above all the possible errors, are added here
+//! once, from the same table that produces the answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
@@ -46,13 +46,13 @@ use sandkeep_core::Code;
 )]
 struct Base;
 
-/// What all operations are added to.
+/// The document that all operations are added to.
 pub fn base() -> OpenApi {
     let mut api = Base::openapi();
     let components = api.components.get_or_insert_with(Components::new);
     let key = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(
-        "An API key, or a token of the configured OIDC issuer. A daemon without keys asks its own \
-         user for none.",
+        "An API key, or a token of the configured OIDC issuer. A daemon without keys \
+         needs none from its own user.",
     ));
     components.add_security_scheme(BEARER, SecurityScheme::Http(key.build()));
     let header = ApiKeyValue::with_description("X-API-Key", "The same API key in another header.");
@@ -71,15 +71,15 @@ pub fn base() -> OpenApi {
 
 const BEARER: &str = "bearer";
 const API_KEY: &str = "api_key";
-/// The name of the header's description, which every answer refers to.
+/// The name of the header component that every answer refers to.
 const CORRELATION: &str = "CorrelationId";
 
 fn described(header: &str) -> Header {
     let (kind, text) = match header {
-        "retry-after" => (Type::Integer, "After how many seconds to try again."),
+        "retry-after" => (Type::Integer, "Seconds to wait before a retry."),
         _ => (
             Type::String,
-            "The request's own, or one that was made for it; the daemon's log has it.",
+            "The request's own id, or a generated one. The daemon's log contains it.",
         ),
     };
     HeaderBuilder::new()
@@ -99,7 +99,7 @@ pub async fn serve() -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], document.as_str())
 }
 
-/// The description as it is served and as `docs/reference/openapi.json` has it.
+/// The description as served, and as in `docs/reference/openapi.json`.
 pub fn document() -> String {
     let (_, api) = crate::front::described().split_for_parts();
     let mut text =
@@ -108,7 +108,7 @@ pub fn document() -> String {
     text
 }
 
-/// Adds what is true of every answer, and the problems that answers refer to.
+/// Adds what is common to all answers, and the problem schemas.
 fn finished(mut api: OpenApi) -> OpenApi {
     let mut used = BTreeSet::new();
     for operation in operations(&mut api) {
@@ -162,10 +162,10 @@ fn name_of(status: u16) -> String {
     format!("Problem{status}")
 }
 
-/// Codes that no operation answers with: they are for paths that are none, or end a daemon's start.
+/// Codes that no operation returns: they are for unknown paths, or end the daemon's start.
 const NEVER: [Code; 3] = [Code::NoRoute, Code::MethodNotAllowed, Code::DataDirInUse];
 
-/// An answer of this status that is a problem, naming the codes that have it.
+/// A problem answer with this status, with its possible codes.
 fn problem(status: u16) -> Response {
     let has = |code: &Code| status_of(*code).as_u16() == status && !NEVER.contains(code);
     let codes = Code::ALL.iter().copied().filter(has);
@@ -201,35 +201,35 @@ macro_rules! refusals {
 }
 
 refusals! {
-    /// How a request can fail that needs no credentials.
+    /// Errors of requests that need no credentials.
     Public 403;
-    /// How a request can fail that needs them.
+    /// Errors of requests that need credentials.
     Guarded 401 403 429 500 503;
-    /// How a request can fail for its query string.
+    /// Errors of requests with a query string.
     WithQuery 400;
-    /// How a request can fail for its body.
+    /// Errors of requests with a body.
     WithBody 400 408 413 415;
-    /// How a request can fail that names a sandbox, or something in one.
+    /// Errors of requests that name a sandbox, or an item in one.
     OfSandbox 404;
-    /// How a create can fail for what it is to be made from.
+    /// Errors of a create's source.
     Sourced 404 422;
-    /// How a request can fail that needs room in the storage.
+    /// Errors of requests that need storage space.
     Stored 507;
-    /// How a create can fail for its idempotency key.
+    /// Errors of a create's idempotency key.
     Keyed 409 422;
-    /// How a request can fail for the state that a sandbox is in.
+    /// Errors of requests that depend on a sandbox's state.
     InState 409;
-    /// How a request can fail that goes inside a sandbox.
+    /// Errors of requests that are executed inside a sandbox.
     Inside 400 409 502 504;
-    /// How a request can fail for what a build or a template runs.
+    /// Errors of commands that a build or a template runs.
     Carried 422;
-    /// How a request can fail for what has to be written down first.
+    /// Errors of requests that are journaled first.
     Journaled 507;
-    /// How a request can fail for what it needs from elsewhere.
+    /// Errors of requests that depend on a remote service.
     Upstream 502;
-    /// How a request can fail that is about files of a sandbox.
+    /// Errors of file requests.
     Files 400 409 413 416 502 504 507;
-    /// How a request can fail that has to become a WebSocket.
+    /// Errors of requests that must upgrade to a WebSocket.
     Upgraded 426;
 }
 

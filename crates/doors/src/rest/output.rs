@@ -5,22 +5,22 @@ use bytes::{Bytes, BytesMut};
 use sandkeep_core::{api::ExecEvent, excerpt::incomplete_suffix};
 use sandkeep_guestlink::OutputStream;
 
-/// The output of a live exec: passes chunks on as they come, but holds back the beginning of a character until the
-/// rest of it is there. A character cut in two by a chunk is no reason to call text binary.
+/// The output of a live exec: forwards chunks as they come, but holds back an incomplete character until the rest
+/// arrives. A character split between two chunks is no reason to treat text as binary.
 #[derive(Debug, Default)]
 pub struct Carry {
     stdout: Held,
     stderr: Held,
 }
 
-/// The beginning of a character, and where it is in its stream.
+/// An incomplete character, and its offset in the stream.
 #[derive(Debug, Default)]
 struct Held {
     bytes: Bytes,
     offset: u64,
 }
 
-/// A piece of a stream that can be sent on.
+/// A part of a stream that is ready to be sent.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Piece {
     pub stream: OutputStream,
@@ -29,8 +29,8 @@ pub struct Piece {
 }
 
 impl Carry {
-    /// Takes the chunk at `offset`; `None` if all of it is held back. A chunk is copied only if a held beginning must be
-    /// put before it.
+    /// Takes the chunk at `offset`; `None` if all of it is held back. A chunk is copied only if held bytes must be
+    /// prepended.
     pub fn push(&mut self, stream: OutputStream, offset: u64, chunk: Bytes) -> Option<Piece> {
         let held = self.held(stream);
         let (offset, mut data) = if held.bytes.is_empty() {
@@ -46,7 +46,7 @@ impl Carry {
         (!data.is_empty()).then_some(Piece { stream, offset, data })
     }
 
-    /// What is still held back of a stream when nothing follows that it belongs to.
+    /// The bytes of a stream still held back, when no continuation follows.
     pub fn finish(&mut self, stream: OutputStream) -> Option<Piece> {
         let Held { bytes: data, offset } = std::mem::take(self.held(stream));
         (!data.is_empty()).then_some(Piece { stream, offset, data })
@@ -61,7 +61,7 @@ impl Carry {
 }
 
 impl Piece {
-    /// The offset after its last byte.
+    /// The offset after the last byte.
     pub fn end(&self) -> u64 {
         self.offset + self.data.len() as u64
     }

@@ -1,5 +1,5 @@
-//! The ports of a sandbox in the API: which there are, passes to them, raw sockets of the host that lead
-//! there, and for programs the ports themselves (see `api::ports`).
+//! The ports of a sandbox in the API: the list, signed URLs, raw sockets on the host, and for programs the ports
+//! themselves (see `api::ports`).
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub fn routes(router: OpenApiRouter<Broker>) -> OpenApiRouter<Broker> {
     let router = router.routes(routes!(list)).routes((schemas, paths, sign.fallback(forward)));
     let (schemas, paths, listening) = routes!(listen, unlisten);
     let mut router = router.routes((schemas, paths, listening.fallback(forward)));
-    // A path of any length cannot be described, so what is described and what is routed differ.
+    // OpenAPI cannot describe a path of arbitrary length, so the described and the routed path differ.
     let (_, described, _): UtoipaMethodRouter<Broker> = routes!(forward);
     router.get_openapi_mut().paths.paths.extend(described.paths);
     router
@@ -114,13 +114,13 @@ pub async fn unlisten(
 
 /// Send a request to a server in the sandbox, with any method and any path
 ///
-/// The answer is the server's own, without its cookies, and as a page without any power: browsers are
-/// sent to the port's own host name.
+/// The answer is the server's own without its cookies, and is sandboxed as a page: browsers are redirected to the
+/// port's own host name.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/ports/{port}/{path}", operation_id = "use_port", tag = "ports",
     params(("id" = SandboxId, Path), ("port" = u16, Path), ("path" = String, Path)),
     responses(
-        (status = 200, description = "whatever the server answers"),
+        (status = 200, description = "the server's own answer"),
         (status = 307, description = "to the port's own host name"),
         Guarded, OfSandbox, Inside
     )

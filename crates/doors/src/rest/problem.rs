@@ -1,6 +1,6 @@
-//! Every refusal as problem+json (RFC 9457). Problems are written for a program, or a language model, that
-//! has to decide what to do next: a stable `code`, a `remediation`, and whether the same request is worth
-//! `retryable`.
+//! Every refusal as problem+json (RFC 9457). A problem is written for a program, or a language model, that has to
+//! decide what to do next: a stable `code`, a `remediation`, and `retryable`, which says whether the same request may
+//! succeed later.
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -29,19 +29,19 @@ impl From<&Refusal> for Problem {
     }
 }
 
-/// The problem of a request for this path.
+/// The problem for a request to this path.
 pub fn problem_of(refusal: &Refusal, path: &str) -> Problem {
     Problem { instance: path.to_owned(), ..Problem::from(refusal) }
 }
 
-/// An answer with this problem, which other dialects may say more in.
+/// An answer with this problem, which other dialects may extend.
 pub fn answer(status: u16, problem: &impl Serialize) -> Response {
     let status = StatusCode::from_u16(status).expect("every code has a valid status");
     let body = serde_json::to_vec(problem).expect("a struct of strings always encodes");
     (status, [(header::CONTENT_TYPE, MEDIA_TYPE)], body).into_response()
 }
 
-/// The one table from codes to statuses.
+/// The only map from codes to HTTP statuses.
 pub fn status_of(code: Code) -> StatusCode {
     match (code, code.kind()) {
         (Code::MethodNotAllowed, _) => StatusCode::METHOD_NOT_ALLOWED,

@@ -1,4 +1,4 @@
-//! Processes of a sandbox: servers and other things that stay. Start, list, look, read, signal, end.
+//! Long-running processes of a sandbox, such as servers: start, list, get, read, signal, end.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -56,7 +56,7 @@ fn draft_of(asked: CreateProcess) -> Result<(ExecDraft, ProcessTerms), Error> {
     Ok((draft, ProcessTerms { port: asked.port, ready }))
 }
 
-/// What is needed to say where a port is.
+/// What is needed to compute the URLs of a port.
 struct Places<'a> {
     door: &'a PortDoor,
     sandbox: &'a SandboxId,
@@ -87,7 +87,7 @@ async fn places<'a>(
     Ok(Places { door, sandbox, headers, addresses })
 }
 
-/// Starts a process and waits until it is ready, if that is asked for. `headers` say how the caller reaches us.
+/// Starts a process and, if requested, waits until it is ready. `headers` tell how the caller reaches us.
 pub async fn start(
     broker: &Broker,
     door: &PortDoor,
@@ -115,7 +115,7 @@ pub async fn start(
     Ok(shown)
 }
 
-/// All processes, with where their ports are.
+/// All processes, with the URLs of their ports.
 pub async fn all(
     broker: &Broker,
     door: &PortDoor,
@@ -130,15 +130,15 @@ pub async fn all(
 
 /// Start a process; with `ready`, answers when it is ready
 ///
-/// It has no timeout and runs until it ends, is ended, or its sandbox stops; a start of the sandbox
-/// does not bring it back. With `ready` the answer says `running`, or `starting` if the time was over
-/// before, or `exited` with the last output if it ended before.
+/// It has no timeout and runs until it exits, is ended, or its sandbox stops; starting the sandbox does not restart it.
+/// With `ready` the answer's state is `running`, or `starting` if the time limit was reached first, or `exited` with
+/// the last output if it ended first.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/processes", operation_id = "create_process", tag = "processes",
     params(("id" = SandboxId, Path)),
     request_body = CreateProcess,
     responses(
-        (status = 201, body = Process, headers(("Location" = String, description = "its path"))),
+        (status = 201, body = Process, headers(("Location" = String, description = "path of the new resource"))),
         Guarded, WithBody, OfSandbox, Inside, Journaled
     )
 )]
@@ -244,8 +244,8 @@ pub async fn signal(
 
 /// End a process tree: SIGTERM to all, after ten seconds SIGKILL to the rest
 ///
-/// Answered when nothing of it is left. How its first process ended is its end; `canceled` if that had to be
-/// killed. One that has ended stays as it is, and so does what it left in the background.
+/// Answers when the whole tree is gone. The outcome is that of the first process; `canceled` if it had to be killed. A
+/// process that has already ended is not changed, and its background processes continue.
 #[utoipa::path(
     delete, path = "/api/v1/sandboxes/{id}/processes/{process_id}", operation_id = "end_process",
     tag = "processes",

@@ -25,14 +25,14 @@ use sandkeep_core::{
     HostPaths, IdempotencyKey, InvalidCallerId, SandboxId, SpecDraft, TermsPatch, limits,
 };
 
-/// The header under which a create is made only once.
+/// The header that makes a create idempotent.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = KeepaliveSandbox)]
 pub struct KeepaliveBody {
-    /// A new timeout; the one it has, if it is left out.
+    /// A new timeout; unchanged if left out.
     #[schema(minimum = 1)]
     timeout_secs: Option<u64>,
 }
@@ -47,7 +47,7 @@ pub struct KeepaliveBody {
     ),
     request_body = Option<SpecDraft>,
     responses(
-        (status = 201, body = View, headers(("Location" = String, description = "its path"))),
+        (status = 201, body = View, headers(("Location" = String, description = "path of the new resource"))),
         Guarded, WithBody, Inside, Keyed, Sourced, Stored
     )
 )]
@@ -68,7 +68,7 @@ pub async fn create(
     Ok((StatusCode::CREATED, [(LOCATION, location)], Json(view)))
 }
 
-/// What the caller asks for, with what of the host it may name.
+/// The draft of the caller, with the host paths that it may name.
 fn reaching(mut draft: SpecDraft, reach: HostPaths) -> SpecDraft {
     if let Some(source) = &mut draft.source {
         source.reach = reach;
@@ -92,8 +92,8 @@ pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Re
 
 /// Return the healthy sandbox of a slot, or create one
 ///
-/// One that is stopped is started. One that failed, or whose guest does not answer, is destroyed and
-/// replaced. One that is there is answered as it is, whatever else is asked for.
+/// A stopped sandbox is started. A failed one, or one whose guest does not answer, is destroyed and replaced. An
+/// existing one is returned as it is, whatever else the request contains.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/ensure", operation_id = "ensure_sandbox", tag = "sandboxes",
     request_body(content = SpecDraft, description = "as for create; `slot` is required"),
@@ -141,7 +141,7 @@ pub async fn get(
 
 /// Change labels and timeouts
 ///
-/// A JSON merge patch: what is left out stays, `null` removes. A timeout that is set counts from now.
+/// A JSON merge patch: omitted fields stay, `null` removes. A new timeout counts from now.
 #[utoipa::path(
     patch, path = "/api/v1/sandboxes/{id}", operation_id = "patch_sandbox", tag = "sandboxes",
     params(("id" = SandboxId, Path)),
@@ -180,7 +180,7 @@ pub async fn keepalive(
 
 /// Get the resource usage of a sandbox
 ///
-/// One that does not run has only a disk.
+/// A sandbox that does not run uses only disk space.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/stats", operation_id = "get_sandbox_stats",
     tag = "sandboxes",
@@ -223,7 +223,7 @@ pub async fn stop(
     Ok(Json(broker.stop(&who, &id).await?))
 }
 
-/// What becomes of the commands that run when a sandbox is paused.
+/// What happens to running commands when a sandbox is paused.
 pub fn in_flight(asked: &PauseSandbox) -> Result<InFlight, Error> {
     let drain = asked.drain_secs.map_or(limits::PAUSE_DRAIN_DEFAULT, Duration::from_secs);
     if drain > limits::PAUSE_DRAIN_MAX {
@@ -242,8 +242,8 @@ pub fn in_flight(asked: &PauseSandbox) -> Result<InFlight, Error> {
 
 /// Pause a sandbox: freeze its processes
 ///
-/// Execs that run may end first; if they do not in time, it is refused and they are named. Processes and shells
-/// stand still and go on after `resume`. Timeouts of execs go on counting.
+/// Running execs may finish first; if they do not in time, the request is refused and the error names them. Processes
+/// and shells are frozen and continue after `resume`. Timeouts of execs keep counting.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/pause", operation_id = "pause_sandbox", tag = "sandboxes",
     params(("id" = SandboxId, Path)),
@@ -263,7 +263,7 @@ pub async fn pause(
 
 /// Resume a paused sandbox
 ///
-/// Its timeout counts from now.
+/// The timeout counts from now.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/resume", operation_id = "resume_sandbox", tag = "sandboxes",
     params(("id" = SandboxId, Path)),

@@ -1,5 +1,5 @@
-//! Persistent shells: open, look, end, and run commands in one. A command of a shell is an exec: what can
-//! be done with it afterwards is in `known_execs`.
+//! Persistent shells: open, get, close, and run commands in one. A command of a shell is an exec: `known_execs` has the
+//! operations on it.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ use sandkeep_guestlink::ShellProgram;
 #[serde(deny_unknown_fields)]
 #[schema(as = OpenShell)]
 pub struct ShellBody {
-    /// `bash` where there is one, else `sh`.
+    /// `bash` if it is installed, otherwise `sh`.
     shell: Option<ShellProgram>,
     env: Option<BTreeMap<String, String>>,
     cwd: Option<String>,
@@ -41,7 +41,7 @@ pub struct ShellBody {
     params(("id" = SandboxId, Path)),
     request_body = Option<ShellBody>,
     responses(
-        (status = 201, body = ShellView, headers(("Location" = String, description = "its path"))),
+        (status = 201, body = ShellView, headers(("Location" = String, description = "path of the new resource"))),
         Guarded, WithBody, OfSandbox, Inside
     )
 )]
@@ -120,16 +120,16 @@ pub struct ShellExecBody {
     command: String,
     stdin: Option<String>,
     stdin_b64: Option<String>,
-    /// Stdin stays open after what is given here: send more with `POST …/stdin`, and close it there.
+    /// Keep stdin open after the given input: send more with `POST …/stdin`, and close it there.
     #[serde(default)]
     stdin_open: bool,
-    /// From the command's own start. Then it is interrupted; `shell` in the answer says whether the shell
-    /// was kept.
+    /// Counts from the start of the command, which is then interrupted; `shell` in the answer says whether the shell
+    /// survived.
     timeout_ms: Option<u64>,
     /// What happens to the command if the client disconnects first.
     #[serde(default)]
     on_disconnect: WhenGone,
-    /// Live only: the command waits for this request's client, which then gets all of its output.
+    /// Live only: the command waits for this client, which then gets all output.
     #[serde(default)]
     backpressure: bool,
 }
@@ -142,7 +142,7 @@ pub struct ShellExecBody {
     request_body = ShellExecBody,
     responses(
         (status = 200, body = ExecAnswer),
-        (status = 202, body = Begun, headers(("Location" = String, description = "its path"))),
+        (status = 202, body = Begun, headers(("Location" = String, description = "path of the new resource"))),
         Guarded, WithBody, OfSandbox, Inside, Journaled
     )
 )]

@@ -1,4 +1,4 @@
-//! A sandbox in time: snapshots, turns, rollback, forks, and what happened to it.
+//! A sandbox in time: snapshots, turns, rollback, forks, and its history.
 
 use axum::Json;
 use axum::body::Body;
@@ -32,7 +32,7 @@ pub struct LogQuery {
 
 #[derive(Serialize, ToSchema)]
 pub struct Log {
-    /// The oldest first.
+    /// Oldest first.
     items: Vec<LogEntry>,
 }
 
@@ -45,15 +45,15 @@ fn made(id: &SandboxId, view: SnapshotView) -> Made {
 
 /// Take a snapshot of a sandbox's files
 ///
-/// All of them as they are at one moment; what runs stands still for it. One that was asked for stays until it is
-/// deleted. If the sandbox has as many as it may have, the oldest turn gives way.
+/// All files at one moment; the sandbox is frozen for it. A requested snapshot is kept until it is deleted. If the
+/// sandbox has reached its maximum, the oldest turn is removed.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/snapshots", operation_id = "create_snapshot",
     tag = "snapshots",
     params(("id" = SandboxId, Path)),
     request_body = Option<CreateSnapshot>,
     responses(
-        (status = 201, body = SnapshotView, headers(("Location" = String, description = "its path"))),
+        (status = 201, body = SnapshotView, headers(("Location" = String, description = "path of the new resource"))),
         Guarded, WithBody, OfSandbox, Inside, Stored
     )
 )]
@@ -76,7 +76,7 @@ pub async fn create(
     params(("id" = SandboxId, Path)),
     request_body = Option<SealTurn>,
     responses(
-        (status = 201, body = SnapshotView, headers(("Location" = String, description = "its path"))),
+        (status = 201, body = SnapshotView, headers(("Location" = String, description = "path of the new resource"))),
         Guarded, WithBody, OfSandbox, Inside, Stored
     )
 )]
@@ -114,7 +114,7 @@ pub async fn list(
     tag = "snapshots",
     params(
         ("id" = SandboxId, Path),
-        ("snapshot" = SnapshotName, Path, description = "its name or id"),
+        ("snapshot" = SnapshotName, Path, description = "name or id of the snapshot"),
     ),
     responses((status = 200, body = SnapshotView), Guarded, OfSandbox)
 )]
@@ -134,7 +134,7 @@ pub async fn get(
     tag = "snapshots",
     params(
         ("id" = SandboxId, Path),
-        ("snapshot" = SnapshotName, Path, description = "its name or id"),
+        ("snapshot" = SnapshotName, Path, description = "name or id of the snapshot"),
     ),
     responses((status = 204), Guarded, OfSandbox, Inside)
 )]
@@ -149,9 +149,9 @@ pub async fn remove(
 
 /// Restore all files of a sandbox from a snapshot
 ///
-/// All its processes end, and it comes back with the files of then. Id, owner, labels, slot, all snapshots, later
-/// ones too, and all forks stay. A paused or failed sandbox is running afterwards; a stopped one stays stopped.
-/// Refused while execs run, which are named, unless `force` is set.
+/// All processes end, and the sandbox restarts with the files of the snapshot. Id, owner, labels, slot, all snapshots
+/// (also later ones) and all forks are kept. A paused or failed sandbox is running afterwards; a stopped one stays
+/// stopped. Refused while execs run, which the error names, unless `force` is set.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/rollback", operation_id = "rollback_sandbox",
     tag = "snapshots",
@@ -170,15 +170,15 @@ pub async fn rollback(
     Ok(Json(broker.rollback(&who, &id, &asked.snapshot, on_execs(&asked)).await?))
 }
 
-/// What becomes of execs that run when a sandbox is rolled back.
+/// What happens to running execs when a sandbox is rolled back.
 pub fn on_execs(asked: &RollbackSandbox) -> OnExecs {
     if asked.force { OnExecs::End } else { OnExecs::Refuse }
 }
 
 /// Create new sandboxes with the files of an existing one
 ///
-/// They are running, with the same template, limits, variables, labels and timeouts, and without a slot. Processes are
-/// not copied. All are made, or none.
+/// The forks are running, with the same template, limits, environment, labels and timeouts, and without a slot.
+/// Processes are not copied. Either all are created, or none.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/fork", operation_id = "fork_sandbox", tag = "snapshots",
     params(
@@ -209,8 +209,8 @@ pub fn fork_draft(ForkSandbox { snapshot, count, labels, name }: ForkSandbox) ->
 
 /// Get the history of a sandbox, oldest first
 ///
-/// States, snapshots, rollbacks and forks are noted down in the sandbox's home; execs are those whose journals are
-/// kept. Of both the oldest are dropped some time.
+/// States, snapshots, rollbacks and forks are recorded in the sandbox's home; execs are those whose journals are kept.
+/// The oldest entries of both are removed eventually.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/log", operation_id = "get_sandbox_log", tag = "snapshots",
     params(("id" = SandboxId, Path), LogQuery),

@@ -1,4 +1,4 @@
-//! Templates: import, look at, remove. The name of one may hold `/`, which a path has as `%2F`.
+//! Templates: import, get, remove. A template name may contain `/`, encoded in a path as `%2F`.
 
 use std::path::PathBuf;
 
@@ -38,7 +38,7 @@ pub struct TemplateBody {
     /// Such as `python:3.12`: letters, digits and `._-+:@` in parts separated by `/`.
     #[schema(value_type = String, max_length = 255, example = "python:3.12")]
     name: TemplateName,
-    /// The project it belongs to; the key's own, or `default`.
+    /// The project it belongs to; default: the key's own project, or `default`.
     project: Option<String>,
     /// Visible to everyone; needs the scope `admin`.
     #[serde(default)]
@@ -46,23 +46,23 @@ pub struct TemplateBody {
     source: SourceBody,
 }
 
-/// What it is made of; one of these. Paths are of the daemon's host, absolute, and only for its own user or
-/// beneath its `source_roots`.
+/// The source of the template; exactly one of these. Paths are absolute paths on the daemon's host, and allowed only
+/// for its own user or below its `source_roots`.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = TemplateSource)]
 pub struct SourceBody {
-    /// A directory with the root of a system.
+    /// A directory with a root file system.
     dir: Option<String>,
-    /// An archive of one: plain, gzip or zstd.
+    /// A root file system as a tar: plain, gzip or zstd.
     tar: Option<String>,
     /// An OCI layout, as a directory or an archive.
     oci: Option<String>,
     /// Output of `docker save`.
     docker_archive: Option<String>,
-    /// An image in a registry, as Docker names it: `python:3.12`, `ghcr.io/acme/tools@sha256:…`.
+    /// An image in a registry, in Docker's notation: `python:3.12`, `ghcr.io/acme/tools@sha256:…`.
     registry: Option<String>,
-    /// For the registry, if it asks for any and the daemon has none.
+    /// Credentials for the registry, if it needs any and the daemon has none.
     credentials: Option<CredentialsBody>,
     /// The id or name of a sandbox, running or stopped, as it is now.
     sandbox: Option<String>,
@@ -70,7 +70,7 @@ pub struct SourceBody {
     snapshot: Option<SnapshotName>,
 }
 
-/// A user and a password, or a token. They are never shown or kept.
+/// A user name and password, or a token. They are never shown or stored.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = RegistryCredentials)]
@@ -176,7 +176,7 @@ pub struct UploadQuery {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct OfProject {
-    /// Whose template is meant; the key's own project, or `default`.
+    /// The project of the template; default: the key's own project, or `default`.
     project: Option<String>,
 }
 
@@ -197,10 +197,10 @@ pub async fn list(
 
 /// Get a template
 ///
-/// An own one comes before a shared one of the same name. A name without a tag also means `:latest`.
+/// A template of the project takes precedence over a shared one of the same name. A name without a tag means `:latest`.
 #[utoipa::path(
     get, path = "/api/v1/templates/{name}", operation_id = "get_template", tag = "templates",
-    params(("name" = String, Path, description = "with `/` written as `%2F`"), OfProject),
+    params(("name" = String, Path, description = "name of the template, with `/` encoded as `%2F`"), OfProject),
     responses((status = 200, body = TemplateView), Guarded, WithQuery, OfSandbox)
 )]
 pub async fn get(
@@ -215,18 +215,18 @@ pub async fn get(
 
 /// Create a template, replacing one of the same name
 ///
-/// Answered when it is there, or live: `progress` events, then one `done` with the template, or one `failed`
-/// with the problem. It continues if the client disconnects.
+/// Answers when it exists, or live: `progress` events, then one `done` with the template, or one `failed` with the
+/// problem. It continues if the client disconnects.
 #[utoipa::path(
     post, path = "/api/v1/templates", operation_id = "create_template", tag = "templates",
     params(ImportQuery),
     request_body = TemplateBody,
     responses(
-        (status = 200, description = "live, how far it is", content(
+        (status = 200, description = "live: progress events", content(
             (String = "application/x-ndjson"),
             (String = "text/event-stream"),
         )),
-        (status = 201, description = "it is there", body = TemplateView, headers(("Location" = String, description = "its path"))),
+        (status = 201, description = "the template exists", body = TemplateView, headers(("Location" = String, description = "path of the new resource"))),
         Guarded, WithBody, OfSandbox, InState, Upstream, Stored
     )
 )]
@@ -248,18 +248,18 @@ pub async fn create(
 
 /// Create a template from an uploaded archive
 ///
-/// A tar of a system's root, an OCI layout or what `docker save` writes; plain, gzip or zstd. Answered as
-/// `create_template` is.
+/// A tar of a root file system, an OCI layout, or the output of `docker save`; plain, gzip or zstd. Answers like
+/// `create_template`.
 #[utoipa::path(
     put, path = "/api/v1/templates/{name}/upload", operation_id = "upload_template", tag = "templates",
-    params(("name" = String, Path, description = "with `/` written as `%2F`"), UploadQuery),
+    params(("name" = String, Path, description = "name of the template, with `/` encoded as `%2F`"), UploadQuery),
     request_body(content = [u8], content_type = "application/octet-stream"),
     responses(
-        (status = 200, description = "live, how far it is", content(
+        (status = 200, description = "live: progress events", content(
             (String = "application/x-ndjson"),
             (String = "text/event-stream"),
         )),
-        (status = 201, description = "it is there", body = TemplateView, headers(("Location" = String, description = "its path"))),
+        (status = 201, description = "the template exists", body = TemplateView, headers(("Location" = String, description = "path of the new resource"))),
         Guarded, WithBody, OfSandbox, Upstream, Stored
     )
 )]
@@ -283,11 +283,11 @@ pub async fn upload(
 
 /// Remove a template
 ///
-/// Not while a sandbox that was made from it exists. An own one goes before a shared one of the same name,
-/// which only an admin may remove.
+/// Refused while a sandbox that was created from it exists. A template of the project is removed before a shared one of
+/// the same name, which only an admin may remove.
 #[utoipa::path(
     delete, path = "/api/v1/templates/{name}", operation_id = "remove_template", tag = "templates",
-    params(("name" = String, Path, description = "with `/` written as `%2F`"), OfProject),
+    params(("name" = String, Path, description = "name of the template, with `/` encoded as `%2F`"), OfProject),
     responses((status = 204, description = "deleted"), Guarded, WithQuery, OfSandbox, InState)
 )]
 pub async fn remove(

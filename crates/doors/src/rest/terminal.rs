@@ -1,16 +1,16 @@
-//! Terminals over WebSocket: an exec that has one is attached to, or begun and attached to in one call.
+//! Terminals over WebSocket: attach to an exec that has a terminal, or start one and attach in one call.
 //!
 //! ```text
-//! client → bytes                                   what is typed
+//! client → bytes                                   keyboard input
 //!        → {"type":"resize","rows":…,"cols":…}     {"type":"signal","signal":"TERM"}
 //! server → {"type":"started","exec_id":…}
-//!        → bytes                                   what the command writes
+//!        → bytes                                   output of the command
 //!        → {"type":"gap",…}                        bytes that the journal has not kept
 //!        → one last event as in `exec_stream`, and the connection is closed
 //! ```
 //!
-//! A connection that breaks leaves the exec alone unless it was asked otherwise: whoever comes again, at
-//! an offset, goes on where it was.
+//! A broken connection does not affect the exec, unless requested otherwise: a client that attaches again, with an
+//! offset, continues where it was.
 
 use axum::extract::State;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
@@ -42,10 +42,10 @@ use sandkeep_guestlink::{
     journal::{Follow, Keep, StdinSource},
 };
 
-/// The shell of whoever names no command.
+/// The default command: an interactive shell.
 const SHELL: &str = "if [ -x /bin/bash ]; then exec /bin/bash; else exec /bin/sh; fi";
 
-/// As the terminals of old were.
+/// The traditional terminal size.
 const ROWS: u16 = 24;
 const COLS: u16 = 80;
 
@@ -72,7 +72,7 @@ pub enum WhenGone {
     #[default]
     Continue,
     Kill,
-    /// The command goes on and sees the end of its stdin, as at the end of a pipe.
+    /// The command continues; its stdin is closed, as at the end of a pipe.
     CloseStdin,
 }
 
@@ -90,7 +90,7 @@ impl From<WhenGone> for OnDisconnect {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct AttachQuery {
-    /// The first byte that is wanted; all that is kept if it is left out.
+    /// The first byte to send; everything that is kept if left out.
     #[serde(default)]
     stdout_offset: u64,
     #[serde(default)]
@@ -102,15 +102,15 @@ pub struct AttachQuery {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct TerminalQuery {
-    /// For `/bin/sh -c`; an interactive shell if it is left out.
+    /// Run by `/bin/sh -c`; an interactive shell if left out.
     command: Option<String>,
-    /// 24 unless said otherwise.
+    /// 24 by default.
     rows: Option<u16>,
-    /// 80 unless said otherwise.
+    /// 80 by default.
     cols: Option<u16>,
     user: Option<String>,
     cwd: Option<String>,
-    /// The kind of terminal, for `TERM`.
+    /// The terminal type, for `TERM`.
     term: Option<String>,
     #[serde(default)]
     #[param(inline)]
@@ -119,7 +119,7 @@ pub struct TerminalQuery {
 
 type Upgrade = Result<WebSocketUpgrade, WebSocketUpgradeRejection>;
 
-/// A request that can become a WebSocket, by somebody who may type.
+/// Checks that a request can become a WebSocket and that the caller may write.
 fn admitted(who: &Principal, upgrade: Upgrade) -> Result<WebSocketUpgrade, Refusal> {
     require(who, Scope::Write)?;
     let upgrade = upgrade.map_err(|e| Refusal::NotAWebSocket { problem: e.body_text() })?;
@@ -130,8 +130,8 @@ fn admitted(who: &Principal, upgrade: Upgrade) -> Result<WebSocketUpgrade, Refus
 
 /// Attach to the terminal of an exec, as a WebSocket
 ///
-/// Binary messages are bytes, both ways. The client may send `{"type":"resize","rows":…,"cols":…}` and
-/// `{"type":"signal","signal":…}` as text; the last text from the server says how the exec ended.
+/// Binary messages are bytes, in both directions. The client may send `{"type":"resize","rows":…,"cols":…}` and
+/// `{"type":"signal","signal":…}` as text; the last text message from the server says how the exec ended.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/execs/{exec_id}/attach", operation_id = "attach_exec", tag = "execs",
     params(("id" = SandboxId, Path), ("exec_id" = ExecId, Path), AttachQuery),
@@ -154,7 +154,7 @@ pub async fn attach(
 
 /// Start a command in a terminal and attach to it, as a WebSocket
 ///
-/// The same as an exec with `terminal`, and then to attach to it. The first text from the server has the
+/// Like creating an exec with `terminal` and then attaching to it. The first text message from the server has the
 /// exec's id.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/terminal", operation_id = "open_terminal", tag = "execs",
@@ -199,7 +199,7 @@ impl TerminalQuery {
     }
 }
 
-/// What a client says beside what it types.
+/// Control messages of a client.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 enum Control {
@@ -207,7 +207,7 @@ enum Control {
     Signal { signal: Signal },
 }
 
-/// One client at the terminal of an exec.
+/// One client attached to the terminal of an exec.
 struct Session {
     broker: Broker,
     who: Principal,
@@ -216,14 +216,14 @@ struct Session {
     watch: ExecWatch,
 }
 
-/// The other ends of what a client wants done.
+/// Channels to the tasks that carry out the client's input.
 struct Hands {
     typed: mpsc::Sender<Bytes>,
     size: watch::Sender<Option<TerminalSize>>,
     signals: mpsc::Sender<Signal>,
 }
 
-/// How a connection is to be closed.
+/// How to close a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Closing {
     Over,
@@ -241,15 +241,15 @@ impl Session {
             Closing::Misbehaved => (close_code::POLICY, "not a message of this protocol"),
         };
         let frame = CloseFrame { code, reason: reason.into() };
-        // It may be gone already. What it said meanwhile is taken in, because a connection that is dropped
-        // with something unread may lose the end on its way.
+        // The client may be gone already. Pending input is still read, because closing a socket with unread data can
+        // discard the last message.
         let _ = socket.send(Message::Close(Some(frame))).await;
         let goodbye = async { while let Some(Ok(_)) = socket.recv().await {} };
         let _ = timeout(TERMINAL_GOODBYE, goodbye).await;
     }
 
-    /// Tasks of their own do what takes time: a command that does not read must not keep its output
-    /// from flowing, nor a resize waiting. They end with the connection.
+    /// Separate tasks do what takes time: a command that does not read must block neither its output nor a resize. They
+    /// end with the connection.
     fn hands(&self) -> Hands {
         let (typed, mut keys) = mpsc::channel::<Bytes>(EXEC_EVENTS_MAX);
         let (size, mut sizes) = watch::channel(None);
@@ -259,7 +259,7 @@ impl Session {
         let (broker, who, sandbox, exec) = names();
         tokio::spawn(async move {
             while let Some(bytes) = keys.recv().await {
-                // Nobody reads any more: what is typed then goes nowhere, as at any terminal.
+                // The exec reads no more input: it is discarded, as at any terminal.
                 let Ok(turn) = broker.exec_stdin(&who, &sandbox, &exec).await else { continue };
                 let _ = turn.write(&bytes).await;
             }
@@ -282,7 +282,7 @@ impl Session {
         Hands { typed, size, signals }
     }
 
-    /// Carries bytes both ways until one side is done.
+    /// Copies bytes in both directions until one side is done.
     async fn carry(&mut self, socket: &mut WebSocket, hands: &Hands) -> Closing {
         let started = ExecEvent::Started { exec_id: self.exec.clone() };
         if say(socket, &started).await.is_err() {
@@ -337,7 +337,7 @@ async fn say(socket: &mut WebSocket, event: &ExecEvent) -> Result<(), axum::Erro
     socket.send(Message::Text(text.into())).await
 }
 
-/// Tells a client what its exec has said; the last is followed by the close.
+/// Sends the output of the exec to the client; the close follows the last event.
 async fn tell(
     socket: &mut WebSocket,
     exec: &ExecId,
@@ -361,7 +361,7 @@ async fn tell(
     Ok(Some(Closing::Over))
 }
 
-/// Takes one message. What is typed waits here, and the client with it, until there is room for it.
+/// Handles one message. Input waits here, and so does the client, until there is room for it.
 async fn receive(socket: &mut WebSocket, hands: &Hands) -> Option<Closing> {
     let Ok(room) = hands.typed.reserve().await else { return Some(Closing::Gone) };
     match socket.recv().await {
@@ -374,7 +374,7 @@ async fn receive(socket: &mut WebSocket, hands: &Hands) -> Option<Closing> {
                 hands.size.send_replace(Some(TerminalSize { rows, cols }));
                 None
             }
-            // Whoever sends more than can be passed on has had them sent often enough.
+            // If signals arrive faster than they can be delivered, the excess is dropped.
             Ok(Control::Signal { signal }) => {
                 let _ = hands.signals.try_send(signal);
                 None

@@ -1,4 +1,4 @@
-//! Tools for agents: which there are, and calling one; answered when it is over, or live.
+//! Tools for agents: list them, and call one; answers at the end, or live.
 //!
 //! ```text
 //! started? (stdout | stderr | progress)* result | failed
@@ -38,7 +38,7 @@ use sandkeep_core::api::{ToolAnswer, ToolEvent};
 use sandkeep_core::{InvalidCallerId, Principal, SandboxId};
 use sandkeep_guestlink::OutputStream;
 
-/// A tool as a model and a program know it.
+/// A tool, as described to models and programs.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Tool)]
 pub struct Offered {
@@ -47,7 +47,7 @@ pub struct Offered {
     /// JSON Schema of the arguments.
     #[schema(value_type = Object)]
     input_schema: Value,
-    /// 1: it works on files. 2: it is a command.
+    /// 1: operates on files. 2: runs a command.
     tier: u8,
     annotations: Annotations,
 }
@@ -70,7 +70,7 @@ impl From<&Tool> for Offered {
 }
 
 impl Tools {
-    /// All that there are.
+    /// All tools.
     pub fn all() -> Self {
         Self { tools: catalogue().iter().map(Offered::from).collect() }
     }
@@ -91,18 +91,18 @@ pub async fn list(
     Ok(Json(Tools::all()))
 }
 
-/// The arguments that the tool's schema names, and beside them what is about the call itself.
+/// The arguments of the tool's schema, and fields about the call itself.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[schema(as = ToolCall)]
 pub struct CallBody {
-    /// Visible ASCII. A call that is repeated under its id is made once; its answer is kept for five minutes, or until the
-    /// daemon is restarted: then it would be made again.
+    /// An id for retries, in visible ASCII. A repeated call with the same id is executed once; its answer is kept for
+    /// five minutes, or until the daemon restarts, after which it would be executed again.
     #[schema(max_length = 255)]
     tool_call_id: Option<String>,
     #[serde(default)]
     resources: Option<ToolResources>,
-    /// Keep what the sandbox's files are after the call, as a snapshot; the answer has its `snapshot_id`. If left out,
-    /// as the sandbox was made: see its `snapshot_tool_calls`.
+    /// Take a snapshot of the sandbox's files after the call; the answer has its `snapshot_id`. Default: the sandbox's
+    /// setting `snapshot_tool_calls`.
     #[serde(default)]
     snapshot: Option<bool>,
     #[serde(flatten)]
@@ -127,7 +127,7 @@ pub struct CallQuery {
     params(("id" = SandboxId, Path), ("name" = String, Path), CallQuery),
     request_body = CallBody,
     responses(
-        (status = 200, description = "its answer, or, live, what it says as it says it", content(
+        (status = 200, description = "the tool's answer or, live, its events", content(
             (ToolAnswer = "application/json"),
             (String = "application/x-ndjson"),
             (String = "text/event-stream"),
@@ -171,9 +171,9 @@ impl CallBody {
 
 type Done = Pin<Box<dyn Future<Output = Result<Arc<ToolAnswer>, Error>> + Send>>;
 
-/// A call under way, event by event. Dropping it drops the call.
+/// A running call, event by event. Dropping it cancels the call.
 pub struct Live {
-    /// `None` once it is over.
+    /// `None` once the call has ended.
     done: Option<Done>,
     events: mpsc::Receiver<Told>,
     carry: Carry,
@@ -187,7 +187,7 @@ impl Live {
         Self { done: Some(Box::pin(done)), events, carry: Carry::default(), ready: VecDeque::new() }
     }
 
-    /// What is refused before anything was said has the status of its refusal.
+    /// A refusal before the first event is answered with its own HTTP status.
     async fn answer(mut self, form: Form) -> Result<Response, Refusal> {
         self.step().await?;
         let events = stream::unfold(self, move |mut live| async move {
@@ -200,7 +200,7 @@ impl Live {
         Ok(form.response(events))
     }
 
-    /// The next event; none after the last, which is the answer or an error.
+    /// The next event; `None` after the last, which is the result or an error.
     pub async fn next(&mut self) -> Result<Option<ToolEvent>, Error> {
         while self.ready.is_empty() && self.done.is_some() {
             self.step().await?;

@@ -1,4 +1,4 @@
-//! Archives that callers send, for templates and for workspaces.
+//! Uploaded archives, for templates and workspaces.
 
 use std::time::Instant;
 
@@ -20,8 +20,8 @@ use sandkeep_core::{
 
 /// Upload an archive for workspaces
 ///
-/// The body is a tar of the files, plain, gzip or zstd. A sandbox that is created with
-/// `{"source": {"upload": id}}` has them. It is kept for an hour, and may serve several sandboxes.
+/// The body is a tar of the files, plain, gzip or zstd. A sandbox that is created with `{"source": {"upload": id}}`
+/// gets them. An upload is kept for an hour, and can be used for several sandboxes.
 #[utoipa::path(
     post, path = "/api/v1/uploads", operation_id = "create_upload", tag = "sandboxes",
     request_body(content = [u8], content_type = "application/octet-stream"),
@@ -38,7 +38,7 @@ pub async fn create(
 
 /// Delete an uploaded archive
 ///
-/// Sandboxes that were made with it keep their files.
+/// Sandboxes created from it keep their files.
 #[utoipa::path(
     delete, path = "/api/v1/uploads/{id}", operation_id = "remove_upload", tag = "sandboxes",
     params(("id" = UploadId, Path)),
@@ -53,7 +53,7 @@ pub async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Takes a body in, if it is `admitted`: not only after gigabytes were written for nothing.
+/// Receives a body once it is `admitted`, so that a refusal comes before gigabytes were written.
 pub(super) async fn receive(
     broker: &Broker,
     who: &Principal,
@@ -73,7 +73,7 @@ pub(super) async fn receive(
 async fn take_in(broker: &Broker, who: &Principal, body: &mut Body) -> Result<Upload, Refusal> {
     let mut upload = broker.begin_upload(who).await?;
     let began = Instant::now();
-    // A place is not for whoever sends a byte a minute.
+    // A client that sends a byte a minute must not hold an upload slot.
     let too_slow = |bytes: u64| {
         let took = began.elapsed();
         took > UPLOAD_SILENCE_MAX && bytes < took.as_secs() * UPLOAD_RATE_MIN_BYTES
@@ -93,9 +93,9 @@ async fn take_in(broker: &Broker, who: &Principal, body: &mut Body) -> Result<Up
     Ok(upload)
 }
 
-/// Whoever still sends when the connection closes is told of nothing but that.
+/// Drains a refused upload, so that the client reads our error and not a connection reset.
 async fn read_away(mut body: Body) {
     let rest = async { while let Some(Ok(_)) = body.frame().await {} };
-    // Who sends for longer learns it the hard way.
+    // A client that sends for longer gets a reset.
     let _ = tokio::time::timeout(REFUSED_UPLOAD_READ, rest).await;
 }

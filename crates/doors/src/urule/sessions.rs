@@ -1,4 +1,4 @@
-//! Sessions: allocate, list, look at, terminate.
+//! Sessions: allocate, list, get, terminate.
 
 use std::collections::BTreeMap;
 
@@ -27,13 +27,13 @@ const PROFILE_LABEL: &str = "urule.runtime_profile";
 #[schema(as = AllocateSession)]
 #[serde(rename_all = "camelCase")]
 pub struct Allocation {
-    /// A runtime; the default one if left out.
+    /// The runtime; the default one if left out.
     #[schema(example = "native")]
     provider: Option<String>,
-    /// The workspace it is for; kept as a label, and the project of its owner.
+    /// The workspace of the session; kept as a label, and the project of its owner.
     #[schema(example = "ws-1")]
     workspace_id: String,
-    /// The profile of this name, or the default one if there is none; kept as a label.
+    /// The profile of this name, or the default one if it does not exist; kept as a label.
     #[schema(min_length = 1, example = "node-20")]
     runtime_profile: String,
     /// Environment of all its tasks. Values are never shown again.
@@ -69,7 +69,7 @@ pub struct Sessions {
 }
 
 impl Allocation {
-    /// A profile that does not exist is the default one.
+    /// If the profile does not exist, the default one is used.
     fn into_draft(self, broker: &Broker) -> Result<SpecDraft, Error> {
         if self.runtime_profile.is_empty() {
             let problem = "it is empty".to_owned();
@@ -100,7 +100,7 @@ impl From<View> for Session {
 }
 
 impl ListedSession {
-    /// `None` if the sandbox is no session.
+    /// `None` if the sandbox is not a session.
     fn of(mut view: View) -> Option<Self> {
         let workspace_id = view.labels.remove(WORKSPACE_LABEL)?;
         let runtime_profile = view.labels.remove(PROFILE_LABEL);
@@ -109,7 +109,7 @@ impl ListedSession {
     }
 }
 
-/// The sandbox of a session. One that is no session does not exist here.
+/// The sandbox of a session. A sandbox that is not a session does not exist here.
 pub async fn find(broker: &Broker, who: &Principal, id: SandboxId) -> Result<View, Error> {
     let view = broker.get(who, &id).await?;
     match view.labels.contains_key(WORKSPACE_LABEL) {
@@ -123,7 +123,7 @@ pub async fn find(broker: &Broker, who: &Principal, id: SandboxId) -> Result<Vie
     post, path = "/api/v1/sessions", operation_id = "allocate_session", tag = "urule",
     request_body = Allocation,
     responses(
-        (status = 201, description = "it runs", body = Session), Guarded, WithBody, Inside, Sourced,
+        (status = 201, description = "the session is running", body = Session), Guarded, WithBody, Inside, Sourced,
         Stored
     )
 )]
@@ -142,7 +142,7 @@ pub async fn create(
 /// List sessions, oldest first
 #[utoipa::path(
     get, path = "/api/v1/sessions", operation_id = "list_sessions", tag = "urule",
-    responses((status = 200, description = "all of the caller's", body = Sessions), Guarded)
+    responses((status = 200, description = "all sessions of the caller", body = Sessions), Guarded)
 )]
 pub async fn list(State(broker): State<Broker>, Who(who): Who) -> Result<Json<Sessions>, Refusal> {
     let all = Filter { limit: usize::MAX, ..Filter::default() };

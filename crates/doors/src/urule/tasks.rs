@@ -1,4 +1,4 @@
-//! Tasks: a command in a session, answered when it is over.
+//! Tasks: a command in a session, answered when it has ended.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,9 +22,9 @@ use sandkeep_broker::{Broker, ExecDraft, error::Error};
 use sandkeep_core::{SandboxId, excerpt::Cut, ledger::Reservation};
 use sandkeep_guestlink::Outcome;
 
-/// What `timeout(1)` exits with when the time is up.
+/// The exit code of `timeout(1)` after a timeout.
 const TIMED_OUT: i32 = 124;
-/// What a shell adds to the number of the signal that ended a command.
+/// Shells add this to the number of the signal that ended a command.
 const SIGNALED: i32 = 128;
 const SIGKILL: i32 = 9;
 
@@ -35,9 +35,9 @@ pub struct Task {
     /// Run by `sh -c`.
     #[schema(example = "echo hello")]
     command: String,
-    /// Added to the session's own.
+    /// Added to the session's own environment.
     env: Option<BTreeMap<String, String>>,
-    /// Seconds until the whole tree of the command is killed; none if left out.
+    /// Seconds until the command's whole process tree is killed; no limit if left out.
     #[schema(minimum = 0.001, example = 30.0)]
     timeout: Option<f64>,
     /// An absolute path inside; the user's home if left out.
@@ -49,24 +49,23 @@ pub struct Task {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskResult {
-    /// The command's own, or, as shells have it: 124 if its time was up, 128 and the number of the
-    /// signal that ended it.
+    /// The command's own exit code; by shell convention, 124 after a timeout, and 128 plus the signal number if a
+    /// signal ended it.
     exit_code: i32,
-    /// What is not UTF-8 is replaced.
+    /// Bytes that are not UTF-8 are replaced.
     #[schema(value_type = String, required = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     stdout: Option<String>,
     #[schema(value_type = String, required = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     stderr: Option<String>,
-    /// Only if the command did not exit by itself: `timed_out`, `signaled`, `canceled`, `oom_killed`,
-    /// `lost`.
+    /// Only if the command did not exit by itself: `timed_out`, `signaled`, `canceled`, `oom_killed`, `lost`.
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<&'static str>,
     /// Why the command could not be started, or ended as it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    /// Only if there was more output than is kept: the beginning and the end are.
+    /// Only if there was more output than is kept: the beginning and the end are kept.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     truncated: bool,
 }
@@ -95,7 +94,7 @@ fn seconds(seconds: f64) -> Result<Duration, Error> {
 }
 
 impl TaskResult {
-    /// What became of a task, and what its owner has taken of the daemon's memory for it.
+    /// The result of a task, and the memory reserved for it from the owner's quota.
     fn of(collected: Collected) -> (Self, Reservation) {
         let truncated = collected.is_truncated();
         let Collected { end, stdout, stderr, space } = collected;
@@ -115,15 +114,14 @@ impl TaskResult {
 
 /// Run a command in a session
 ///
-/// When its time is up the whole tree is killed, and the answer is 200 with `exitCode` 124, `outcome`
-/// `timed_out` and what was printed until then. More tasks at once than the runtime's
-/// `maxConcurrentTasks` are refused with 429.
+/// After the timeout the whole process tree is killed, and the answer is 200 with `exitCode` 124, `outcome` `timed_out`
+/// and the output so far. More concurrent tasks than the runtime's `maxConcurrentTasks` are refused with 429.
 #[utoipa::path(
     post, path = "/api/v1/sessions/{id}/tasks", operation_id = "run_task", tag = "urule",
     params(("id" = SandboxId, Path, description = "the sessionId")),
     request_body = Task,
     responses(
-        (status = 200, description = "it is over", body = TaskResult),
+        (status = 200, description = "the task has ended", body = TaskResult),
         Guarded, WithBody, OfSandbox, Inside, Journaled
     )
 )]

@@ -1,5 +1,5 @@
-//! A whole front door: it makes sandboxes and runs commands in them, and tells what they say while they say it.
-//! It has its own header for keys and its own shape of errors; all else is the kit's.
+//! A complete front door: it creates sandboxes, runs commands in them, and streams their output. It has its own header
+//! for keys and its own error format; everything else is the kit's.
 
 use axum::body::Body;
 use axum::extract::State;
@@ -19,7 +19,7 @@ use sandkeep_guestlink::ExecEvent;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// What this door says differently from others.
+/// How this door differs from others.
 struct Dummy;
 
 impl Dialect for Dummy {
@@ -34,7 +34,7 @@ impl Dialect for Dummy {
     }
 }
 
-/// The one table from kinds of errors to those of this door. A new kind is a compile error here.
+/// The only map from kinds of errors to this door's. A new kind is a compile error here.
 fn said(kind: Kind) -> (StatusCode, &'static str) {
     match kind {
         Kind::Invalid | Kind::TooLarge | Kind::Unsupported => (StatusCode::BAD_REQUEST, "request"),

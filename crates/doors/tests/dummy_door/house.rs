@@ -1,4 +1,4 @@
-//! A broker over a mock runtime, the door before it, and a client on the other end of a Unix socket.
+//! A broker with a mock runtime, the door in front of it, and a client at the other end of a Unix socket.
 
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ async fn broker(dir: &tempfile::TempDir) -> Broker {
     .expect("a broker on an empty data directory")
 }
 
-/// A template with nothing in it: mock sandboxes never look.
+/// A template without content: mock sandboxes never read it.
 struct Empty;
 
 #[async_trait]

@@ -1,4 +1,4 @@
-//! What a newcomer writes to add a front door (`door.rs`), and that it has what every door has.
+//! What a newcomer writes to add a front door (`door.rs`), with tests that it has what every door has.
 
 mod door;
 mod house;

@@ -1,5 +1,5 @@
-//! Ending a command as `systemctl stop` does: SIGTERM to all of its tree, some time, SIGKILL to what is
-//! left. The guest does all of it by itself, so it comes to its end whatever becomes of the host's daemon.
+//! Ends a command like `systemctl stop`: SIGTERM to the whole tree, a grace period, SIGKILL to the rest. The guest does
+//! all of it by itself, so it finishes even if the host's daemon dies.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +9,12 @@ use super::{Exec, KILL_PAUSE, KILL_PAUSE_MAX, Phase};
 use crate::sys::Exit;
 use crate::tree::Tree;
 
-/// Nobody waits for years: a grace that overflows the clock is as good as a day.
+/// A grace period that overflows the clock is limited to a day.
 const GRACE_MAX: Duration = Duration::from_secs(86_400);
 
 pub(super) struct Ending {
     until: Instant,
-    /// When to look again whether anything lives.
+    /// When to check again whether anything is alive.
     next: Instant,
     pause: Duration,
     /// How the first process ended, and when.
@@ -22,7 +22,7 @@ pub(super) struct Ending {
 }
 
 impl Ending {
-    /// When the loop must look at it again. As long as its first process lives, that one's end wakes us.
+    /// When the loop must check it again. While its first process lives, its death wakes us.
     pub fn next_tick(&self, deadline: Option<Instant>) -> Instant {
         let look = self.exited.map(|_| self.next);
         [look, deadline].into_iter().flatten().fold(self.until, Instant::min)
@@ -30,7 +30,7 @@ impl Ending {
 }
 
 impl Exec {
-    /// Asks all of its tree to end, for at most this long. Nothing happens if it is ending or over.
+    /// Sends SIGTERM to the whole tree, with at most this grace period. Does nothing if it is ending or has ended.
     pub fn end(&mut self, grace: Duration, now: Instant) {
         if matches!(self.phase, Phase::Running) {
             self.leaf.signal(libc::SIGTERM);
@@ -40,7 +40,7 @@ impl Exec {
         }
     }
 
-    /// What the first process leaves behind has the rest of the grace; then all is killed.
+    /// Processes left by the first one get the rest of the grace period; then all are killed.
     pub(super) fn tick_ending(&mut self, now: Instant) {
         let Phase::Ending(ending) = &mut self.phase else { return };
         let all_over =

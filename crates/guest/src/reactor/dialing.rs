@@ -1,4 +1,4 @@
-//! Dials in the loop: one waits for its socket, never the loop for one.
+//! Pending connections in the loop, which never blocks on one.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,14 +13,14 @@ use crate::dial::{Dial, Dialed};
 use crate::poll::{Id, Interest, Poll, Token};
 
 impl Reactor {
-    /// Begins to connect to a port for the connection `id`.
+    /// Starts connecting to a port for the connection `id`.
     pub(super) fn dial(&mut self, id: Id, port: u16, carrier: Carrier) -> Result<(), Refused> {
         self.connection(id)?.role = Role::Dialing(carrier);
         self.dial_went(id, Dial::begin(port));
         Ok(())
     }
 
-    /// The socket of the dial for connection `id` has something to tell.
+    /// An event on the dialing socket for connection `id`.
     pub(super) fn go_on_dialing(&mut self, id: Id) {
         if let Some(dial) = self.dials.remove(&id) {
             self.dial_went(id, dial.go_on());
@@ -33,7 +33,7 @@ impl Reactor {
                 Ok(()) => return,
                 Err(error) => failed(&error),
             },
-            // What the host holds on to would be watched on, for nobody.
+            // Otherwise the socket, which the host keeps open, would still be watched.
             Dialed::Connected(socket) => match self.poll.remove(&socket) {
                 Ok(()) => return self.give(id, socket),
                 Err(error) => failed(&error),
@@ -47,7 +47,7 @@ impl Reactor {
         }
     }
 
-    /// Gives the connected socket to the host, in the way that it asked for.
+    /// Passes the connected socket to the host, in the way that it requested.
     fn give(&mut self, id: Id, socket: OwnedFd) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Role::Dialing(carrier) = connection.role else { return };
@@ -63,7 +63,7 @@ impl Reactor {
         self.touched_connections.push(id);
     }
 
-    /// On loopback it is mostly decided already; the event comes with the next turn then.
+    /// On loopback the result is usually known already; then the event comes with the next turn.
     fn wait_for(&mut self, id: Id, dial: Dial) -> io::Result<()> {
         self.poll.add(dial.socket(), Token::Dial(id), Interest::WriteEdge)?;
         self.dials.insert(id, dial);
@@ -71,8 +71,7 @@ impl Reactor {
     }
 }
 
-/// Moves bytes, and watches the server's socket for what has to happen next; returns what to watch the
-/// host's for.
+/// Copies bytes, and updates what the server's socket is watched for; returns what to watch the host's for.
 pub(super) fn carry_on(
     poll: &Poll,
     id: Id,

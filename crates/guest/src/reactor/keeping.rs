@@ -1,5 +1,5 @@
-//! Commands without a control group, in the loop: starting them below a keeper, hearing of their end, and
-//! ending what a killed keeper has left.
+//! Commands without a cgroup in the loop: starting them below a keeper, receiving their end, and killing what a killed
+//! keeper has left.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -16,11 +16,11 @@ use crate::poll::{Id, Interest, Token};
 use crate::sys::{self, Exit};
 use crate::tree::{self, Leaf, Tree};
 
-/// The pause between two kills of what a killed keeper has left.
+/// The pause between two kills of processes that a killed keeper has left.
 const STRAYS_PAUSE: Duration = Duration::from_millis(5);
 
 impl Reactor {
-    /// The leaf of a new command, and the files by which it is entered.
+    /// The leaf of a new command, and the files for entering it.
     pub(super) fn leaf(
         &mut self,
         kind: LeafKind,
@@ -51,13 +51,13 @@ impl Reactor {
             Err(error) => Err(NotStarted::cannot(format!("cannot watch the command: {error}"))),
         });
         if command.is_err() {
-            // It goes when it has no children.
+            // It exits when it has no children.
             let _ = leaf.kill();
         }
         command
     }
 
-    /// A keeper has something to tell: that its command has ended, or that it is gone itself.
+    /// A message of a keeper: its command has ended, or it is gone itself.
     pub(super) fn hear_keeper(&mut self, Id(id): Id) {
         let keeper = pid_t::try_from(id).ok().and_then(|pid| self.keepers.get_mut(&pid));
         if let Some((leader, exit)) = keeper.and_then(Keeper::hear) {
@@ -86,13 +86,13 @@ impl Reactor {
         if let Some((leader, exit)) = keeper.hear() {
             self.first_exited(leader, exit);
         }
-        // It ends by itself when it has nobody. Where commands have leaves, orphans are rightly ours.
+        // A keeper exits by itself when it has no children. If commands have leaves, orphans are legitimately ours.
         if exit != Exit::Code(0) && !self.has_leaves {
             self.strays = Some(Instant::now());
         }
     }
 
-    /// A child has been stopped. For a command that is its own business.
+    /// A child was stopped. If it is a command, that is ignored.
     pub(super) fn stopped(&self, pid: pid_t) {
         if self.keepers.contains_key(&pid) {
             let _ = sys::kill(pid, libc::SIGCONT);

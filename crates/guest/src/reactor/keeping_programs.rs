@@ -1,4 +1,4 @@
-//! Programs in the loop: taking them from the host, as a descriptor or byte by byte, and running them.
+//! Programs in the loop: receiving them from the host, as a descriptor or byte by byte, and running them.
 
 use guest_proto::{Exec, FromGuest, NAME_MAX, ProgramSource, ToGuest};
 

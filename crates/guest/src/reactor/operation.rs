@@ -1,5 +1,4 @@
-//! What each request does. A request is answered, refused, or makes its connection the watcher of
-//! an exec.
+//! The operations. A request is answered, refused, or makes its connection the watcher of an exec.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -17,7 +16,7 @@ use crate::terminal::Terminal;
 use crate::tree::Leaf;
 use crate::{sys, user};
 
-/// A request that is not carried out, and why.
+/// Why a request is refused.
 pub(super) struct Refused(String);
 
 impl Refused {
@@ -26,11 +25,11 @@ impl Refused {
     }
 }
 
-/// What a command is and what it speaks through.
+/// The kind of a command and its streams.
 pub(super) enum Manner {
     Streams,
     Terminal(TerminalSize),
-    /// A program that is kept, with streams.
+    /// A supplied program, with streams.
     Kept(OwnedFd),
 }
 
@@ -67,7 +66,7 @@ impl Reactor {
             Op::ShellClose { shell_id } => self.close_shell(id, &shell_id),
         };
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        // Descriptors are for execs; whoever sent some with another request loses them.
+        // Descriptors are only used by execs; those sent with another request are closed.
         drop(connection.take_descriptors());
         match result {
             Ok(Some(answer)) => connection.conclude(&answer),
@@ -100,7 +99,7 @@ impl Reactor {
             Ok((pid, pipes)) => Exec::running(request, started, pid, leaf, pipes),
             Err(why) => Exec::not_started(request, why),
         };
-        // From here on nothing is refused: what runs must be known.
+        // From here on nothing is refused: a running command must be reported.
         if let Some(connection) = self.connections.get_mut(&id) {
             exec.watcher = Some(id);
             exec.introduce(connection);
@@ -122,7 +121,7 @@ impl Reactor {
         Ok(())
     }
 
-    /// Whether there may be one more exec, and of this id.
+    /// Whether another exec is allowed, with this id.
     pub(super) fn admit_exec(&mut self, exec_id: &str) -> Result<(), Refused> {
         let reason = if self.shutdown.is_some() {
             "the sandbox is ending"
@@ -163,13 +162,13 @@ impl Reactor {
         })?;
         let mut plan = Plan::new(request, stdio, enter, self.spawner.descriptor_limit)?;
         plan.program = program;
-        // Before there is a process: one that cannot be watched must not run.
+        // Before the process exists: one that cannot be watched must not run.
         self.watch_pipes(id, &pipes)?;
         let pid = self.launch(plan, leaf)?;
         Ok((pid, pipes))
     }
 
-    /// The pipes of a new exec: our ends, which do not block, and its own.
+    /// The pipes of a new exec: our non-blocking ends, and its own.
     pub(super) fn pipes(&mut self, stdin: StdinMode) -> std::io::Result<(Pipes, Stdio)> {
         use std::os::fd::AsFd;
         let (stdout, child_stdout) = sys::pipe()?;
@@ -233,7 +232,7 @@ impl Reactor {
             .map_err(|error| Refused::because(format!("cannot send signal {signal}: {error}")))
     }
 
-    /// Does something that leads to the end of an exec.
+    /// Applies an operation that leads to the end of an exec.
     fn bring_to_an_end(
         &mut self,
         exec_id: &str,
@@ -252,7 +251,7 @@ impl Reactor {
     }
 
     fn terminate(&mut self, id: Id, grace_ms: u64) -> Result<(), Refused> {
-        // A second request, or one after a signal, may shorten the grace; it is told of the end.
+        // A second request, or one after a signal, may shorten the grace period; it also receives the end.
         let grace = Duration::from_millis(grace_ms);
         self.shutdown = Some(Shutdown::begin(Some(id), grace, Instant::now()));
         self.connection(id)?.role = Role::Terminating;
@@ -260,7 +259,7 @@ impl Reactor {
     }
 }
 
-/// To whom the terminal of a command belongs, and the pipes of a shell.
+/// The owner of a command's terminal, and of a shell's pipes.
 pub(super) fn owner(user: &str) -> Result<u32, NotStarted> {
     let account = user::find(user).map_err(|error| NotStarted::cannot(error.to_string()))?;
     Ok(account.uid)

@@ -1,4 +1,4 @@
-//! Shells in the loop: who asks for one, whose turn it is in each, and who is told what became of it.
+//! Shells in the loop: requests, turns, and answers.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use crate::shell::{
 use crate::sys::Exit;
 use crate::tree::Leaf;
 
-/// Whether a dead child was one of these.
+/// Whether a dead child was a shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     Found,
@@ -110,7 +110,7 @@ impl Reactor {
         Ok(Process { pid, channel, stdout: Some(stdout), stderr })
     }
 
-    /// Takes in a command for a shell; it runs when its turn comes. The answer, if it has one now.
+    /// Queues a command for a shell; it runs when its turn comes. Returns the answer, if there is one now.
     pub(super) fn shell_exec(
         &mut self,
         watcher: Id,
@@ -156,7 +156,7 @@ impl Reactor {
         Ok(())
     }
 
-    /// Begins the next command of a shell that is free for it.
+    /// Starts the next command of an idle shell.
     fn next_turn(&mut self, id: Id) {
         let now = Instant::now();
         while let Some(shell) = self.shells.get_mut(&id)
@@ -175,7 +175,7 @@ impl Reactor {
                     let tokens = [Token::Stdout(waiting.exec), Token::Stderr(waiting.exec)];
                     for (pipe, token) in [&stdout, &stderr].into_iter().zip(tokens) {
                         if let Some(pipe) = pipe {
-                            // Both are watched already; only whom to tell changes.
+                            // Both are watched already; only the target changes.
                             let _ = self.poll.change(pipe, token, Interest::ReadEdge);
                         }
                     }
@@ -185,7 +185,7 @@ impl Reactor {
         }
     }
 
-    /// The private descriptors of a shell, or its output between commands, have something to tell.
+    /// An event on the private descriptors of a shell, or on its output between commands.
     pub(super) fn serve_shell(&mut self, id: Id) {
         let Some(shell) = self.shells.get_mut(&id) else { return };
         shell.channel.flush();
@@ -233,7 +233,7 @@ impl Reactor {
         }
     }
 
-    /// A command of a shell has ended, its output included: the pipes are the shell's again.
+    /// A command of a shell has ended with all its output: the pipes belong to the shell again.
     pub(super) fn delivered(&mut self, exec_id: Id, id: Id) {
         let (Some(exec), Some(shell)) = (self.execs.get_mut(&exec_id), self.shells.get_mut(&id))
         else {
@@ -283,8 +283,7 @@ impl Reactor {
         }
     }
 
-    /// A shell that was asked for and cannot be had is forgotten; one that shall take the place of
-    /// another has ended.
+    /// Forgets a requested shell that could not be started; ends one whose replacement failed.
     fn never_opened(&mut self, id: Id, reason: String) {
         let now = Instant::now();
         let Some(shell) = self.shells.get_mut(&id) else { return };
@@ -309,7 +308,7 @@ impl Reactor {
         }
     }
 
-    /// Puts a new process in the place of a shell that did not give up its command.
+    /// Starts a new process for a shell that did not abandon its command.
     fn replace(&mut self, id: Id) {
         let Some(mut shell) = self.shells.remove(&id) else { return };
         let State::Interrupting(interrupt) = &shell.state else {
@@ -336,7 +335,7 @@ impl Reactor {
         }
     }
 
-    /// A dead child was a shell: whether it was, and what becomes of its commands.
+    /// A dead child may have been a shell: whether it was, and what happens to its commands.
     pub(super) fn reaped_shell(&mut self, pid: pid_t, exit: Exit) -> Owner {
         let owner = self.shells.iter_mut().find(|(_, shell)| shell.pid == pid);
         let Some((&id, shell)) = owner else { return Owner::Unknown };
@@ -373,7 +372,7 @@ impl Reactor {
         Owner::Found
     }
 
-    /// Nobody's turn will come in this shell, and what its background jobs say is nobody's.
+    /// No further command will run in this shell, and the output of its background jobs is discarded.
     fn ended(&mut self, id: Id) {
         let Some(shell) = self.shells.get_mut(&id) else { return };
         let waiting = std::mem::take(&mut shell.queue);
@@ -387,7 +386,7 @@ impl Reactor {
         self.drain(pipes);
     }
 
-    /// Kills a shell with all that is in it; `asker` is answered when nothing of it is left.
+    /// Kills a shell with all its processes; `asker` is answered when nothing is left.
     pub(super) fn close_shell(
         &mut self,
         asker: Id,
@@ -410,7 +409,7 @@ impl Reactor {
         Ok(None)
     }
 
-    /// Gives up a command of a shell: before its turn, or while it runs.
+    /// Cancels a command of a shell: before its turn, or while it runs.
     pub(super) fn cancel_in_shell(&mut self, exec_id: Id, id: Id) -> Result<(), Refused> {
         let Some(shell) = self.shells.get_mut(&id) else {
             return Err(Refused::because("the shell is gone"));
@@ -430,7 +429,7 @@ impl Reactor {
         Ok(())
     }
 
-    /// Signals what a command of a shell has started; never the shell itself.
+    /// Signals the processes that a shell's command has started; never the shell itself.
     pub(super) fn signal_in_shell(
         &mut self,
         exec_id: Id,
@@ -448,7 +447,7 @@ impl Reactor {
     }
 }
 
-/// Why a shell cannot be opened. That there is none may be so for good, in an image of one program.
+/// Why a shell cannot be opened. In an image with a single program there may be none, permanently.
 fn no_shell(wanted: ShellProgram, why: NotStarted) -> Refused {
     match (wanted, why) {
         (ShellProgram::Any, NotStarted { code: 127, .. }) => Refused::because(

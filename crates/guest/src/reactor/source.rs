@@ -1,4 +1,4 @@
-//! Where connections of the host come from: it connects to us, or we to it.
+//! Connections of the host: it connects to us, or we to it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,17 +10,17 @@ use crate::dial_back::DialBack;
 use crate::poll::{Id, Interest, Poll, Token};
 use crate::sys;
 
-/// More than the host ever opens at once; the oldest that has asked for nothing makes room.
+/// More than the host ever opens at once; the oldest without a request is closed for a new one.
 const CONNECTIONS_MAX: usize = 4096;
 
-/// How long no connection is accepted after one could not be, for want of descriptors mostly: it
-/// stays in the queue, and would wake the loop at once again.
+/// How long accepting pauses after a failure (usually no free descriptors): the connection stays in the queue, and
+/// would otherwise wake the loop at once again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 pub enum Source {
     Listening {
         socket: OwnedFd,
-        /// When to accept connections again, after one could not be.
+        /// When to accept connections again, after a failure.
         again: Option<Instant>,
     },
     Dialing(DialBack),
@@ -67,7 +67,7 @@ impl Reactor {
             self.drop_connection(idle);
         }
         if let Some(id) = self.take_up(socket) {
-            // The request has mostly come with the connection.
+            // The request has usually arrived with the connection.
             self.serve(id);
         }
     }
@@ -79,7 +79,7 @@ impl Reactor {
         Some(id)
     }
 
-    /// Does what is due to get further connections.
+    /// Handles what is due for further connections.
     pub(super) fn tick_source(&mut self, now: Instant) {
         match &mut self.source {
             Source::Listening { socket, again } => {
@@ -95,7 +95,7 @@ impl Reactor {
         }
     }
 
-    /// `None` if the host is not to be had now.
+    /// `None` if the host is not available now.
     fn dial_host(&mut self, now: Instant) -> Option<()> {
         let Source::Dialing(dial_back) = &self.source else { return None };
         let id = dial_back.connect().ok().and_then(|socket| self.take_up(socket));
@@ -107,7 +107,7 @@ impl Reactor {
         id.map(drop)
     }
 
-    /// The host has said something on this connection.
+    /// The host has sent something on this connection.
     pub(super) fn taken(&mut self, id: Id) {
         if let Source::Dialing(dial_back) = &mut self.source {
             dial_back.taken(id, Instant::now());

@@ -1,5 +1,5 @@
-//! The private descriptors between the guest and a shell: the script it reads, the reports it gives,
-//! what its commands read, and, for bash, the text of the next command.
+//! The private descriptors between the guest and a shell: the script that it reads, its reports, its commands' stdin,
+//! and, for bash, the text of the next command.
 
 use std::fs::File;
 use std::io;
@@ -8,9 +8,9 @@ use std::os::fd::{AsFd, OwnedFd, RawFd};
 use super::script::{self, Dialect, Prepared, Report};
 use crate::sys;
 
-/// The longest report: a number, a status, and all options there are.
+/// The longest report: a number, a status, and all options.
 const REPORT_MAX: usize = 256;
-/// Above all numbers that a shell is given descriptors as, so that giving one cannot close another.
+/// Above all numbers at which a shell gets descriptors, so that passing one cannot close another.
 const ABOVE_GIVEN: RawFd = 16;
 
 pub struct Channel {
@@ -24,17 +24,17 @@ pub struct Channel {
     stdin: OwnedFd,
 }
 
-/// Descriptors for the child, each with the number it shall have there.
+/// Descriptors for the child, each with its number there.
 pub type Given = Vec<(OwnedFd, RawFd)>;
 
-/// What was found on the pipe of reports.
+/// The content of the report pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
     Nothing,
     Report(Report),
-    /// It was no report: somebody else has written there.
+    /// Not a report: another process has written there.
     Junk,
-    /// Nobody can report any more.
+    /// No process can report any more.
     Closed,
 }
 
@@ -90,7 +90,7 @@ impl Channel {
         self.flush();
     }
 
-    /// Writes as much of the script as the pipe takes. A shell that reads no more is noticed by its end.
+    /// Writes as much of the script as the pipe takes. A shell that stops reading is detected by its end.
     pub fn flush(&mut self) {
         while self.sent < self.unsent.len() {
             match sys::write(self.script.as_fd(), &self.unsent[self.sent..]) {
@@ -123,12 +123,12 @@ impl Channel {
         }
     }
 
-    /// Whether the process still reads a script: it does not once it has executed something else.
+    /// Whether the process still reads a script: not after it has executed something else.
     pub fn is_read(&self) -> bool {
         sys::readers(&self.script) == sys::Readers::Some
     }
 
-    /// The end to write to for the stdin of the next command. What an earlier one has not read goes.
+    /// The writing end of the next command's stdin. Unread input of an earlier command is discarded.
     pub fn new_stdin(&self) -> io::Result<OwnedFd> {
         sys::discard(self.stdin.as_fd());
         sys::reopen_to_write(self.stdin.as_fd())

@@ -1,37 +1,36 @@
-//! What a shell is told to do, in its own language, and what it reports.
+//! The instructions for a shell, in its own language, and its reports.
 //!
-//! Each command is one line of the script that the shell reads from a private pipe: the command with its
-//! own stdin, then a report of its status on another private pipe. The line is whole before any of it
-//! runs, so `set -v` and `set -x` have nothing of ours to show. What must hold:
+//! Each command is one line of the script that the shell reads from a private pipe: the command with its own stdin,
+//! then a report of its status on another private pipe. The line is complete before any of it runs, so `set -v` and
+//! `set -x` never show our part. Invariants:
 //!
-//! - A syntax error, `return` or a failed expansion in a command does not take our part of the line
-//!   along: sh runs a command by `command eval`, bash by sourcing it, which also gives it its own
-//!   line numbers.
-//! - No child inherits a private descriptor. sh has saved them above 9, where its own syntax cannot
-//!   reach them, marked close-on-exec; bash does the same for as long as a command runs.
-//! - `set -x` and `set -v` are taken back after each command and given again, inside, to the next.
-//! - `$?` is what the command before has left.
-//! - INTERRUPT makes the shell give up the command, whatever it does, and nothing else: what is left
-//!   of the command is never run. It does nothing between commands.
+//! - A syntax error, `return` or a failed expansion in a command does not abort our part of the line: sh runs a command
+//!   by `command eval`, bash by sourcing it, which also gives it its own line numbers.
+//! - No child inherits a private descriptor. sh has saved them above 9, where its own syntax cannot reach them, marked
+//!   close-on-exec; bash does the same while a command runs.
+//! - `set -x` and `set -v` are switched off after each command, and on again inside the next.
+//! - `$?` is the status of the previous command.
+//! - INTERRUPT makes the shell abandon the running command, whatever it does, and has no other effect: the rest of the
+//!   command is never run. Between commands it does nothing.
 
-/// A real-time signal, for which no program has a use of its own.
+/// A real-time signal that no program uses.
 pub const INTERRUPT: i32 = 57;
 
-/// Where the shell finds its private descriptors when it starts.
+/// Numbers of the shell's private descriptors at its start.
 pub const TEXT: i32 = 6;
 pub const STDIN: i32 = 7;
 pub const SCRIPT: i32 = 8;
 pub const STATUS: i32 = 9;
 
-/// How to talk to a shell.
+/// The language of a shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     Bash,
-    /// dash and its kin.
+    /// dash and similar shells.
     Sh,
 }
 
-/// What a command inherits from the one before.
+/// What a command inherits from the previous one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Before {
     pub status: u8,
@@ -58,7 +57,7 @@ impl Tracing {
         }
     }
 
-    /// On a line of its own, so that it holds even if the command cannot be parsed.
+    /// On a separate line, so that it applies even if the command cannot be parsed.
     fn prefix(self) -> &'static str {
         match self {
             Self::Off => "",
@@ -76,14 +75,14 @@ pub enum Source {
     Pipe,
 }
 
-/// What a shell says after a command.
+/// A shell's report after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     pub serial: u64,
     pub before_next: Before,
 }
 
-/// A line for the script, and what the shell reads besides.
+/// A line for the script, and further input for the shell.
 pub struct Prepared {
     pub line: String,
     pub text: Option<String>,
@@ -93,8 +92,8 @@ impl Dialect {
     pub fn argv(self) -> Vec<String> {
         let words: &[&str] = match self {
             Self::Bash => &["bash", "--noprofile", "--norc", "/proc/self/fd/8"],
-            // The redirections save the descriptors as 10, 11 and 12, for as long as the shell lives.
-            // A bash of this name would wait for the end of the script before it runs any of it.
+            // The redirections save the descriptors as 10, 11 and 12, for the life of the shell. A bash under the name
+            // `sh` would wait for the end of the script before it runs any of it.
             Self::Sh => &[
                 "sh",
                 "-c",
@@ -108,8 +107,8 @@ impl Dialect {
     /// The first line. It reports as number 0.
     pub fn greeting(self) -> &'static str {
         match self {
-            // The trap returns from the sourced command. Inside of functions it makes every further
-            // command return, until the outermost has: that is what the debug trap is for.
+            // The trap returns from the sourced command. Inside functions it makes every further command return, until
+            // the outermost has: that is what the debug trap is for.
             Self::Bash => concat!(
                 "exec 60<&7 61>&9 63<&6 6<&- 7<&- 8<&- 9>&-; shopt -s expand_aliases; ",
                 "BASH_ARGV0=bash; trap 'case ${#BASH_SOURCE[@]} in 1) ;; 2) return 130;; ",
@@ -127,7 +126,7 @@ impl Dialect {
         }
     }
 
-    /// Takes what an interrupt may have left behind, and reports.
+    /// Undoes what an interrupt may have left behind, and reports.
     pub fn settle(self, serial: u64) -> String {
         match self {
             Self::Bash => format!(
@@ -140,7 +139,7 @@ impl Dialect {
     }
 }
 
-/// Leaves `status` in `$?` where the shell exits on errors, too.
+/// Leaves `status` in `$?`, even if the shell exits on errors.
 fn set_status(status: u8) -> String {
     match status {
         0 => String::new(),
@@ -172,9 +171,9 @@ fn sh_command(serial: u64, before: Before, source: Source, command: &str) -> Pre
         status => format!("{{ {} }} 2>/dev/null;", set_status(status)),
     };
     let text = quote(&format!("{}{command}", before.tracing.prefix()));
-    // An error inside of `command eval` ends just that; an unset variable is one that a trap can make. A
-    // function named `command` would be taken for it, and `unset` and `eval` can be no functions: with them
-    // it is removed, the second time without losing the status.
+    // An error inside `command eval` ends only that; an unset variable is one that a trap can cause. A function named
+    // `command` would be used instead, and `unset` and `eval` cannot be functions: they remove it, the second time
+    // without losing the status.
     let line = format!(
         "{{ \\trap '{{ : \"${{SANDKEEP_INTERRUPT?}}\"; }} 2>/dev/null' 57; \\unset -f command; {status} \
          {{ \\command eval {text}; }} <{stdin}; \
@@ -188,8 +187,8 @@ fn quote(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// Reads a report: its number, a status, and the options of the shell. Who runs commands in a shell
-/// can write to this pipe if he insists: anything else is none.
+/// Parses a report: its number, a status, and the options of the shell. Commands in the shell can write to this pipe if
+/// they insist: anything else is not a report.
 pub fn parse(line: &[u8]) -> Option<Report> {
     let line = std::str::from_utf8(line).ok()?;
     let mut words = line.split(' ');

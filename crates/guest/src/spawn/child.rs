@@ -1,5 +1,5 @@
-//! What the child does between clone and exec. It shares the guest's memory: system calls only.
-//! Ids are changed by raw calls, because the C library's would try to tell other threads.
+//! The child's code between clone and exec. It shares the guest's memory: system calls only. Ids are changed by raw
+//! calls, because the C library's functions would notify other threads.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -66,8 +66,8 @@ fn prepare(plan: &Plan) -> Result<(), (Step, c_int)> {
         }
         if let Identity::Become { uid, gid, groups } = &plan.identity {
             become_user(*uid, *gid, groups)?;
-            // The change has made the memory we share as visible as the host's `fs.suid_dumpable`
-            // says, and we belong to the user now.
+            // The change has made the shared memory as accessible as the host's `fs.suid_dumpable` says, and we belong
+            // to the user now.
             libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
         }
         change_directory(plan)?;
@@ -86,7 +86,7 @@ fn prepare(plan: &Plan) -> Result<(), (Step, c_int)> {
     Ok(())
 }
 
-/// Looks before it drops: a drop copies the credentials even if there is nothing to drop.
+/// Checks first, because dropping copies the credentials even if there is nothing to drop.
 unsafe fn drop_bounding_set() {
     // SAFETY: no memory is involved.
     unsafe {
@@ -116,7 +116,7 @@ unsafe fn set_stdio(plan: &Plan) -> Result<(), (Step, c_int)> {
         at(Step::Stdio, libc::dup2(stdio.stdin.as_raw_fd(), 0).into())?;
         at(Step::Stdio, libc::dup2(stdio.stdout.as_raw_fd(), 1).into())?;
         at(Step::Stdio, libc::dup2(stdio.stderr.as_raw_fd(), 2).into())?;
-        // Everything is close-on-exec already; this holds if that should ever not be true.
+        // Everything is close-on-exec already; this is a safety net.
         libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
         for (fd, number) in &plan.given {
             at(Step::Stdio, libc::dup2(fd.as_raw_fd(), *number).into())?;
@@ -140,7 +140,7 @@ unsafe fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), (Step, c
     }
 }
 
-/// As the user, so that a directory the user may not enter is not entered.
+/// As the user, so that a directory that the user must not enter is not entered.
 unsafe fn change_directory(plan: &Plan) -> Result<(), (Step, c_int)> {
     // SAFETY: both paths are NUL-terminated.
     unsafe {
@@ -170,7 +170,7 @@ unsafe fn give_up_privileges() -> Result<(), (Step, c_int)> {
     }
 }
 
-/// A file without a name, by its descriptor.
+/// An unnamed file, by descriptor.
 fn execute_kept(program: &OwnedFd, plan: &Plan) -> c_int {
     // SAFETY: the name is empty and NUL-terminated; arguments and environment outlive the call.
     unsafe {
@@ -186,7 +186,7 @@ fn execute_kept(program: &OwnedFd, plan: &Plan) -> c_int {
     errno()
 }
 
-/// Tries the candidates like a shell; returns the error that tells most.
+/// Tries the candidates like a shell; returns the most informative error.
 fn execute(plan: &Plan) -> c_int {
     if let Some(program) = &plan.program {
         return execute_kept(program, plan);
@@ -197,7 +197,7 @@ fn execute(plan: &Plan) -> c_int {
         unsafe { libc::execve(path.as_ptr(), plan.argv.as_ptr(), plan.env.as_ptr()) };
         match errno() {
             libc::ENOENT | libc::ENOTDIR => {}
-            // Something of that name is there; a later one may be executable.
+            // A file with that name exists; a later one may be executable.
             libc::EACCES => verdict = libc::EACCES,
             other => return other,
         }

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use super::{as_owner_of_files, check, open_again_as, owned, pipe};
 
-/// A nameless file that any user may open again who has it open.
+/// An unnamed file that can be opened again by any user who has it open.
 pub fn memory_file() -> io::Result<File> {
     // SAFETY: the name is NUL-terminated.
     owned(unsafe { libc::memfd_create(c"command".as_ptr(), libc::MFD_CLOEXEC) }).map(File::from)
@@ -16,7 +16,7 @@ pub fn memory_file() -> io::Result<File> {
 /// States the intent; unknown before Linux 6.3.
 const MFD_EXEC: std::ffi::c_uint = 0x10;
 
-/// A nameless file to write a program into.
+/// An unnamed file to write a program into.
 pub fn program_file() -> io::Result<File> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the name is NUL-terminated.
@@ -24,12 +24,12 @@ pub fn program_file() -> io::Result<File> {
     // SAFETY: as above.
     let made = made.or_else(|_| owned(unsafe { libc::memfd_create(c"program".as_ptr(), flags) }));
     let file = File::from(made?);
-    // Everybody may run it, and nobody has a say about it. gVisor's kernel does not let that change.
+    // Executable by everybody, changeable by nobody. gVisor's kernel does not allow this change.
     let _ = file.set_permissions(Permissions::from_mode(0o555));
     Ok(file)
 }
 
-/// A written program, which nobody can change any more; read from its start.
+/// A complete program that can no longer be changed, positioned at its start.
 pub fn seal_program(mut file: File) -> io::Result<OwnedFd> {
     file.rewind()?;
     let seals = libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
@@ -38,7 +38,7 @@ pub fn seal_program(mut file: File) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Makes `content` all that is in the file.
+/// Replaces the content of the file.
 pub fn replace_content(file: &File, content: &[u8]) -> io::Result<()> {
     file.set_len(0)?;
     file.write_all_at(content, 0)
@@ -50,8 +50,8 @@ pub fn copy_above(fd: BorrowedFd<'_>, lowest: RawFd) -> io::Result<OwnedFd> {
     owned(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest) })
 }
 
-/// A pipe that every user who has it can open again through /proc, or at least this one: gVisor's kernel
-/// does not let a pipe's permissions change.
+/// A pipe that every user who has it can open again through /proc, or at least this one: gVisor's kernel does not allow
+/// changing a pipe's permissions.
 pub fn pipe_to_reopen(user: u32) -> io::Result<(OwnedFd, OwnedFd)> {
     let (read, write) = pipe()?;
     let read = File::from(read);
@@ -64,17 +64,17 @@ pub fn pipe_to_reopen(user: u32) -> io::Result<(OwnedFd, OwnedFd)> {
     }
 }
 
-/// Opens a pipe that we have a second time, for reading; this end does not block.
+/// Opens one of our pipes again, for reading; the new end is non-blocking.
 pub fn reopen_to_read(pipe: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     open_again_as(pipe, libc::O_RDONLY | libc::O_NONBLOCK)
 }
 
-/// Opens a pipe that we have a second time, for writing; this end does not block.
+/// Opens one of our pipes again, for writing; the new end is non-blocking.
 pub fn reopen_to_write(pipe: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     open_again_as(pipe, libc::O_WRONLY | libc::O_NONBLOCK)
 }
 
-/// Whether anybody may still read from a pipe.
+/// Whether a pipe has readers left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readers {
     Some,

@@ -1,4 +1,4 @@
-//! What the guest does to itself once, at its start.
+//! The guest's own set-up at its start.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use super::{check, check_len, open_null, owned, pid};
 
-/// Nothing in the sandbox may trace the guest or reach into its memory and descriptors, whatever
-/// its user. To be repeated after each spawn: a child that shares our memory and changes its user
-/// resets it to the host's `fs.suid_dumpable`.
+/// No process in the sandbox may trace the guest or access its memory and descriptors, whatever its user. Must be
+/// repeated after each spawn: a child that shares our memory and changes its user resets it to the host's
+/// `fs.suid_dumpable`.
 pub fn hide_from_ptrace() -> io::Result<()> {
     // SAFETY: takes integers only.
     check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) }).map(drop)
 }
 
-/// Whoever started us may have bound our life to its own, for as long as nobody could find us.
+/// The starting process may have bound our life to its own, until we could be found.
 pub fn outlive_parent() {
     // SAFETY: takes integers only, and cannot fail with these.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0, 0, 0, 0) };
@@ -29,7 +29,7 @@ pub fn set_name(name: &CStr) {
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0) };
 }
 
-/// Orphans become our children, so that they are reaped. PID 1 gets them anyway, and it changes nothing.
+/// Orphans become our children, so that they are reaped. For PID 1 this changes nothing.
 pub fn adopt_orphans() -> io::Result<()> {
     if pid() == 1 {
         return Ok(());
@@ -43,12 +43,11 @@ pub fn set_umask(mask: libc::mode_t) {
     unsafe { libc::umask(mask) };
 }
 
-/// Sets every signal to its default and blocks all of them; those the guest acts on arrive at the
-/// descriptor. Children then need only an empty mask. A blocked SIGPIPE makes writes fail instead.
+/// Sets every signal to its default and blocks all of them; those that the guest handles arrive at the descriptor.
+/// Children then need only an empty mask. With SIGPIPE blocked, writes fail instead.
 pub fn take_over_signals() -> io::Result<OwnedFd> {
-    // The kernel's own structure (handler, flags, restorer, mask): all zero is the default action.
-    // By a raw call, because the C library keeps signals 32 to 34 to itself, and whoever started us
-    // may have ignored them.
+    // The kernel's own structure (handler, flags, restorer, mask): all zero is the default action. By a raw call,
+    // because the C library reserves signals 32 to 34, and the starting process may have ignored them.
     let default = [0usize; 4];
     for signal in 1..=64 {
         // SAFETY: reads a valid structure; signals that cannot be changed fail harmlessly.
@@ -75,7 +74,7 @@ pub fn take_over_signals() -> io::Result<OwnedFd> {
     }
 }
 
-/// A descriptor that whoever started us left open for us.
+/// A descriptor that the starting process left open for us.
 pub fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: only looks at the descriptor's flags and changes them.
     unsafe {
@@ -86,7 +85,7 @@ pub fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
     }
 }
 
-/// The same for one that may be a standard descriptor, which are about to be taken.
+/// The same for one that may be a standard descriptor, which are about to be replaced.
 pub fn inherited_above_standard(fd: RawFd) -> io::Result<OwnedFd> {
     if fd > 2 {
         return inherited(fd);
@@ -96,13 +95,13 @@ pub fn inherited_above_standard(fd: RawFd) -> io::Result<OwnedFd> {
     inherited(copy.into_raw_fd())
 }
 
-/// Reads from a descriptor that whoever started us left open for us.
+/// Reads from a descriptor that the starting process left open for us.
 pub fn read_given(fd: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
     // SAFETY: `buffer` is writable for its length.
     check_len(unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) })
 }
 
-/// A directory to look things up in, whatever becomes of the root.
+/// A directory for lookups that stay valid when the root changes.
 pub fn open_directory(path: &[u8]) -> io::Result<OwnedFd> {
     let path = CString::new(path)?;
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
@@ -110,8 +109,7 @@ pub fn open_directory(path: &[u8]) -> io::Result<OwnedFd> {
     owned(unsafe { libc::open(path.as_ptr(), flags) })
 }
 
-/// Waits until an overlay is mounted on a directory, which the kernel tells whoever watches the list of
-/// mounts.
+/// Waits until an overlay is mounted on a directory; the kernel notifies pollers of the mount table.
 pub fn wait_for_overlay(path: &Path, patience: Duration) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
@@ -145,7 +143,7 @@ fn is_overlay(path: &CStr) -> io::Result<bool> {
     Ok(found.f_type as u64 == libc::OVERLAYFS_SUPER_MAGIC as u64)
 }
 
-/// Makes a directory our root and everybody's who comes after us.
+/// Makes a directory the root of this and all later processes.
 pub fn change_root(path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the paths are NUL-terminated.
@@ -155,9 +153,9 @@ pub fn change_root(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Mounts a hierarchy of control groups of the kernel inside, and takes it out of everybody's sight.
+/// Mounts a cgroup hierarchy of the kernel inside, and detaches it from the namespace.
 pub fn mount_groups_out_of_sight() -> io::Result<OwnedFd> {
-    // Any directory will do, for a moment in which nobody else is there.
+    // Any directory will do temporarily, because no other process exists.
     let place = c"/dev";
     let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
     // SAFETY: all strings are NUL-terminated.
@@ -171,8 +169,8 @@ pub fn mount_groups_out_of_sight() -> io::Result<OwnedFd> {
     Ok(root)
 }
 
-/// Covers what /proc shows of our descriptors: gVisor's kernel of 2022 lets everybody inside open them there, who
-/// could then leave the control group of an exec. We look beneath.
+/// Covers our descriptors in /proc: gVisor's kernel of 2022 lets every process inside open them there, and so leave the
+/// cgroup of an exec. We access them below the cover.
 pub fn hide_own_descriptors() -> io::Result<()> {
     super::remember_own_descriptors()?;
     for place in [c"/proc/1/fd", c"/proc/1/fdinfo", c"/proc/1/task"] {
@@ -187,7 +185,7 @@ pub fn hide_own_descriptors() -> io::Result<()> {
 
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// Gives up the right to mount and the like, for good and for all that come after.
+/// Drops the right to mount and the like, permanently and for all children.
 pub fn give_up_mounting() -> io::Result<()> {
     let header = [0x2008_0522u32, 0];
     // Effective, permitted and inheritable, in two halves.
@@ -202,13 +200,13 @@ pub fn give_up_mounting() -> io::Result<()> {
     }
 }
 
-/// Marks every descriptor but the standard ones as close-on-exec, also those we know nothing of.
+/// Marks every descriptor but the standard ones as close-on-exec, including unknown ones.
 pub fn keep_descriptors_from_children() {
     // SAFETY: changes flags of descriptors only; on a kernel without it children do the same.
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
 }
 
-/// Closes every descriptor that we were not told about, so that nothing of who started us stays open.
+/// Closes every unknown descriptor, so that nothing of the starting process stays open.
 pub fn close_unknown(known: &[Option<RawFd>]) {
     let known = known.iter().flatten();
     let mut known: Vec<u32> = known.filter_map(|fd| u32::try_from(*fd).ok()).collect();
@@ -226,8 +224,8 @@ pub fn close_unknown(known: &[Option<RawFd>]) {
     }
 }
 
-/// Takes 0, 1 and 2: whatever they were, it is somebody else's, and no pipe of ours may get such a
-/// number, because a child's dup2 could overwrite one it still needs.
+/// Replaces 0, 1 and 2: they belong to another process, and none of our pipes may get such a number, because a child's
+/// dup2 could overwrite one that it still needs.
 pub fn take_standard_descriptors() -> io::Result<()> {
     loop {
         let fd = open_null()?;
@@ -243,8 +241,8 @@ pub fn take_standard_descriptors() -> io::Result<()> {
     }
 }
 
-/// Whoever started us may have left more in the bounding and ambient sets than we have: nothing
-/// that is executed shall get more than that. Without CAP_SETPCAP there is nothing to pass on.
+/// The starting process may have left more in the bounding and ambient sets than we have: executed programs must not
+/// get more than that. Without CAP_SETPCAP there is nothing to pass on.
 pub fn limit_capabilities() -> io::Result<()> {
     let permitted = permitted_capabilities()?;
     // SAFETY: takes integers only.
@@ -272,8 +270,7 @@ fn permitted_capabilities() -> io::Result<u64> {
     }
 }
 
-/// Raises how many descriptors the guest may have, and returns the limits that commands shall
-/// still see.
+/// Raises the guest's descriptor limit, and returns the limits for commands.
 pub fn raise_descriptor_limit() -> libc::rlimit {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is valid for both calls; a failure leaves the lower limit, which only means
@@ -288,8 +285,8 @@ pub fn raise_descriptor_limit() -> libc::rlimit {
     limit
 }
 
-/// No process of the sandbox leaves a core, and none is handed to a program of the host: the kernel runs that outside
-/// of all namespaces. A limit of one byte is what it takes for no such program to be started.
+/// No process of the sandbox dumps core, and no core is passed to a program of the host: the kernel runs that program
+/// outside of all namespaces. A limit of one byte prevents it from being started.
 pub fn forbid_cores() {
     let limit = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
     // SAFETY: `limit` is valid for the call; lowering a limit cannot fail.

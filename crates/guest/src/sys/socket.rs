@@ -16,15 +16,14 @@ pub fn accept(listen: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     })
 }
 
-/// Connects to the Unix socket of this name in a directory, which need not be beneath our root. Where its queue is
-/// full it waits for its turn, up to `patience`: whoever only looks now and then never finds room among others
-/// that wait.
+/// Connects to the Unix socket with this name in a directory, which need not be below our root. If its queue is full it
+/// waits up to `patience`, because a client that only polls never gets in before waiting ones.
 pub fn connect_unix_in(
     directory: &OwnedFd,
     name: &[u8],
     patience: Duration,
 ) -> io::Result<OwnedFd> {
-    // A socket cannot be named relative to a descriptor otherwise, but through a /proc that may be covered.
+    // The alternative would be a path in /proc, which may be covered.
     //
     // SAFETY: the descriptor is open, the path NUL-terminated; there is no other thread, and children
     // choose their own directory.
@@ -71,13 +70,13 @@ fn wait_no_longer(socket: BorrowedFd<'_>, patience: Duration) -> io::Result<()> 
     .map(drop)
 }
 
-/// Says that nothing more will be sent; what comes is still received.
+/// Shuts down sending; data is still received.
 pub fn shut_down_sending(socket: BorrowedFd<'_>) {
     // SAFETY: no memory is involved. It fails only if the other side is gone already.
     unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_WR) };
 }
 
-/// Whether the other side has closed for good, in both directions.
+/// Whether the other side has closed both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     There,
@@ -97,7 +96,7 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     check_len(unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) })
 }
 
-/// A control message that holds one descriptor.
+/// A control message with one descriptor.
 #[repr(C, align(8))]
 struct OneDescriptor([u8; 24]);
 
@@ -129,12 +128,11 @@ pub fn send_with(
     })
 }
 
-/// Room for the control message of the most descriptors a leaf has, aligned as the kernel wants.
+/// Space for a control message with the maximum number of descriptors of a leaf, aligned for the kernel.
 #[repr(C, align(8))]
 struct Control([u8; 16 + LEAF_FDS_MAX * size_of::<RawFd>()]);
 
-/// Receives bytes, and appends the descriptors that came with them. Those beyond the most that we
-/// take are closed by the kernel.
+/// Receives bytes, and appends the descriptors that came with them. The kernel closes those beyond the maximum.
 pub fn receive(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],

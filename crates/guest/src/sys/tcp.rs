@@ -1,4 +1,4 @@
-//! Connecting to the sandbox's own loopback.
+//! Connects to the sandbox's own loopback.
 
 use std::ffi::c_int;
 use std::io;
@@ -6,14 +6,14 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use super::{check, owned};
 
-/// Where a server in the sandbox may listen.
+/// A loopback address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loopback {
     V4,
     V6,
 }
 
-/// A socket that connects; it is writable when that has succeeded or failed.
+/// A connecting socket; it is writable when that has succeeded or failed.
 pub fn connect_tcp(to: Loopback, port: u16) -> io::Result<OwnedFd> {
     match to {
         Loopback::V4 => {
@@ -47,7 +47,7 @@ fn connect<A>(family: c_int, address: &A) -> io::Result<OwnedFd> {
     }
 }
 
-/// How an attempt to connect has ended, once the socket is writable.
+/// The result of connecting, once the socket is writable.
 pub fn connected(socket: BorrowedFd<'_>) -> io::Result<()> {
     let mut code: c_int = 0;
     let mut len = size_of::<c_int>() as libc::socklen_t;
@@ -63,8 +63,8 @@ pub fn connected(socket: BorrowedFd<'_>) -> io::Result<()> {
     })?;
     match code {
         0 if address(socket, libc::getsockname)? == address(socket, libc::getpeername)? => {
-            // Nobody listens, and the kernel happened to choose the port itself as our own: TCP lets
-            // such a socket connect to itself.
+            // Nobody listens, and the kernel happened to choose the same port as our own: TCP lets such a socket
+            // connect to itself.
             Err(io::ErrorKind::ConnectionRefused.into())
         }
         0 => Ok(()),
@@ -74,7 +74,7 @@ pub fn connected(socket: BorrowedFd<'_>) -> io::Result<()> {
 
 type Address = [u8; size_of::<libc::sockaddr_in6>()];
 
-/// One of the addresses of a connected socket, as bytes to compare.
+/// An address of a connected socket, as bytes for comparison.
 fn address(
     socket: BorrowedFd<'_>,
     which: unsafe extern "C" fn(c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> c_int,

@@ -8,12 +8,12 @@ use guest_proto::TerminalSize;
 
 use super::{check, effective_uid, hide_from_ptrace, owned};
 
-/// A new terminal: the end that we keep, which does not block, and the line, which the command gets.
-/// Its file belongs to `owner`, so that the command can open it by name.
+/// A new terminal: the non-blocking end that we keep, and the line for the command. Its file belongs to `owner`, so
+/// that the command can open it by name.
 pub fn open_terminal(owner: u32) -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
-    // The file gets the owner of whoever opens its other end. To become that for a moment takes less
-    // than the right to give files away.
+    // The file belongs to the user who opens its other end. Becoming that user for a moment takes less than the right
+    // to change owners.
     let master = as_owner_of_files(owner, || {
         // SAFETY: the path is a NUL-terminated string.
         owned(unsafe { libc::open(c"/dev/ptmx".as_ptr(), flags | libc::O_NONBLOCK) })
@@ -31,7 +31,7 @@ fn open_line(master: BorrowedFd<'_>, flags: c_int) -> io::Result<OwnedFd> {
         libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER as _, flags)
     });
     match line {
-        // gVisor's kernel knows terminals only by their names.
+        // gVisor's kernel supports terminals only by name.
         Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
             open_line_by_name(master, flags)
         }
@@ -48,13 +48,13 @@ fn open_line_by_name(master: BorrowedFd<'_>, flags: c_int) -> io::Result<OwnedFd
     owned(unsafe { libc::open(path.as_ptr(), flags) })
 }
 
-/// Makes something that then belongs to a user.
+/// Creates something that then belongs to a user.
 pub fn as_owner_of_files<T>(owner: u32, make: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     const NOBODY: u32 = u32::MAX;
     // SAFETY: no memory is involved. If it may not be changed nothing happens, and an invalid id changes
     // nothing and tells what is.
     let (before, now) = unsafe { (libc::setfsuid(owner), libc::setfsuid(NOBODY)) };
-    // gVisor's kernel does not know it, but has no other threads that an effective id could confuse.
+    // gVisor's kernel does not support it, but has no other threads that an effective id could affect.
     let by_effective_id = now.cast_unsigned() != owner && effective_uid() == 0;
     if by_effective_id {
         set_effective_uid(owner)?;
@@ -65,7 +65,7 @@ pub fn as_owner_of_files<T>(owner: u32, make: impl FnOnce() -> io::Result<T>) ->
     }
     // SAFETY: as above.
     unsafe { libc::setfsuid(before.cast_unsigned()) };
-    // The change has made us as visible as the host's `fs.suid_dumpable` says.
+    // The change has made us as traceable as the host's `fs.suid_dumpable` says.
     hide_from_ptrace()?;
     made
 }
@@ -76,8 +76,8 @@ fn set_effective_uid(uid: u32) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_setresuid, KEEP, uid, KEEP) as c_int }).map(drop)
 }
 
-/// In a line that is edited, a backspace takes a character and not one byte of it. Without it the
-/// terminal still works, so a failure does not matter.
+/// In a line that is edited, a backspace erases a character and not one byte of it. Without it the terminal still
+/// works, so a failure does not matter.
 fn erase_whole_characters(line: BorrowedFd<'_>) {
     if let Ok(mut settings) = settings(line) {
         settings.c_iflag |= libc::IUTF8;
@@ -94,14 +94,14 @@ fn settings(terminal: BorrowedFd<'_>) -> io::Result<libc::termios> {
     Ok(settings)
 }
 
-/// What to type for the end of input; `None` while the command reads keys and not lines.
+/// The end-of-file key; `None` while the command reads keys and not lines.
 pub fn end_of_file_key(terminal: BorrowedFd<'_>) -> Option<u8> {
     let settings = settings(terminal).ok()?;
     let key = settings.c_cc[libc::VEOF];
     (settings.c_lflag & libc::ICANON != 0 && key != 0).then_some(key)
 }
 
-/// What a key stands for while the command wants keys to interrupt it.
+/// The signal of a key, while the command has signal keys enabled.
 pub fn signal_of_key(terminal: BorrowedFd<'_>, key: u8) -> Option<c_int> {
     let settings = settings(terminal).ok()?;
     let keys =
@@ -110,7 +110,7 @@ pub fn signal_of_key(terminal: BorrowedFd<'_>, key: u8) -> Option<c_int> {
     keys.into_iter().find(|(at, _)| asked && settings.c_cc[*at] == key).map(|(_, signal)| signal)
 }
 
-/// Tells the terminal how large its window is; if that changes, the command gets SIGWINCH.
+/// Sets the terminal's size; if that changes it, the command gets SIGWINCH.
 pub fn resize(terminal: BorrowedFd<'_>, size: TerminalSize) -> io::Result<()> {
     let size = libc::winsize { ws_row: size.rows, ws_col: size.cols, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: reads one winsize.

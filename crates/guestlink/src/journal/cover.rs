@@ -1,4 +1,4 @@
-//! The first page of a journal: what the exec is, and the place for its end.
+//! The first page of a journal: the exec's description, and space for its end.
 //!
 //! ```text
 //!   0      magic
@@ -7,8 +7,8 @@
 //!   …      the head of the output
 //! ```
 //!
-//! The end is written over bytes that are there already and lie in one page: it needs no room on a full
-//! disk, and a killed daemon has written all of it or nothing.
+//! The end overwrites existing bytes within one page: it needs no space on a full disk, and a killed daemon has written
+//! all of it or nothing.
 
 use std::fs::File;
 use std::io;
@@ -25,9 +25,9 @@ const MAGIC: &[u8; 8] = b"SKexec1\n";
 const END_AT: usize = MAGIC.len();
 const DESCRIPTION_AT: usize = 2048;
 const FRAME_LEN: usize = 8;
-/// The longest end, as JSON.
+/// Maximum length of an end, as JSON.
 const END_MAX: usize = DESCRIPTION_AT - END_AT - FRAME_LEN;
-/// More than any description takes: its strings are bounded, and a byte takes at most six in JSON.
+/// More than any description needs: its strings are bounded, and a byte takes at most six in JSON.
 const DESCRIPTION_MAX: usize = 8 * 1024 * 1024;
 /// How much is read at once; most covers are no longer.
 const FIRST_READ: usize = 4096;
@@ -38,7 +38,7 @@ pub const TAIL_MAGIC: &[u8; 8] = b"SKtail1\n";
 pub struct Cover {
     pub description: Description,
     pub end: Option<ExecEnd>,
-    /// Where the output starts.
+    /// Offset of the output.
     pub len: u64,
 }
 
@@ -50,7 +50,7 @@ pub fn compose(description: &Description) -> Vec<u8> {
     bytes
 }
 
-/// `None` if it is no whole cover: a crash cut its making short, before the exec began.
+/// `None` if it is incomplete: a crash interrupted its creation, before the exec started.
 pub fn read(file: &File) -> io::Result<Option<Cover>> {
     let mut bytes = vec![0; FIRST_READ];
     let count = read_up_to(file, &mut bytes, 0)?;
@@ -79,7 +79,7 @@ pub fn write_end(file: &File, end: &ExecEnd) -> io::Result<()> {
     file.write_all_at(&end_frame(end), END_AT as u64)
 }
 
-/// The error is the only part of an end that can be long; what does not fit of it is cut off.
+/// The error is the only part of an end that can be long; it is truncated to fit.
 fn end_frame(end: &ExecEnd) -> Vec<u8> {
     let mut end = end.clone();
     loop {

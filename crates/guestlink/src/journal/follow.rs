@@ -1,5 +1,5 @@
-//! Following a journal: each watcher reads the files at its own pace and waits only for more to be
-//! there. It holds one block of what it has read, whatever the exec says and however slow it is.
+//! Following a journal: each watcher reads the files at its own pace and waits only for more data. It holds one block
+//! of what it has read, whatever the exec writes and however slow the watcher is.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -16,7 +16,7 @@ use super::writer::TAILS_KEPT;
 use super::{Journal, Progress};
 use crate::{ExecEnd, ExecEvent, Offsets, OutputStream};
 
-/// Where a watcher begins in each stream; `None` leaves the stream out.
+/// The offset at which a watcher starts in each stream; `None` leaves the stream out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct From {
     pub stdout: Option<u64>,
@@ -47,7 +47,7 @@ impl From {
     }
 }
 
-/// Whether a watcher waits for what is not said yet.
+/// Whether a watcher waits for further output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follow {
     ToTheEnd,
@@ -57,7 +57,7 @@ pub enum Follow {
 pub struct Watch {
     journal: Arc<Journal>,
     progress: watch::Receiver<Progress>,
-    /// Which byte of each stream comes next.
+    /// The next byte of each stream.
     next: From,
     segment: u32,
     file: Option<Arc<File>>,
@@ -72,10 +72,10 @@ enum Phase {
     Over,
 }
 
-/// What became of an attempt to read on.
+/// The result of an attempt to read on.
 enum Step {
     Moved,
-    /// All that is written was read.
+    /// Everything that is written was read.
     UpToDate,
     /// The files are gone, with the sandbox or because others are kept instead.
     Removed,
@@ -101,8 +101,7 @@ impl Watch {
         &self.journal
     }
 
-    /// What comes next; `None` after the end, or, for who only wants what is there, when that was all.
-    /// Cancel-safe.
+    /// The next event; `None` after the end or, without following, after the existing events. Cancel-safe.
     pub async fn next(&mut self, follow: Follow) -> io::Result<Option<ExecEvent>> {
         loop {
             if let Some(event) = self.ready.pop_front() {
@@ -135,7 +134,7 @@ impl Watch {
         self.ready.push_back(ExecEvent::Ended(end.clone()));
     }
 
-    /// Says what is missing before this offset.
+    /// Reports the gap before this offset.
     fn skip_to(&mut self, stream: OutputStream, to: u64) {
         if let Some(from) = self.next.of_mut(stream).as_mut().filter(|from| **from < to) {
             let from = std::mem::replace(from, to);
@@ -147,7 +146,7 @@ impl Watch {
         let Some(file) = &self.file else { return self.open().await };
         let limit = match self.segment == progress.segment {
             true => progress.len,
-            // A segment that is no longer written to stays as it is.
+            // A completed segment no longer changes.
             false => file.metadata()?.len(),
         };
         if self.at < limit {
@@ -168,7 +167,7 @@ impl Watch {
         Ok(Step::Moved)
     }
 
-    /// Opens the segment that comes next. If it is gone already, a newer one has taken its place.
+    /// Opens the next segment. If it is gone already, a newer one has taken its place.
     async fn open(&mut self) -> io::Result<Step> {
         let (journal, segment) = (Arc::clone(&self.journal), self.segment);
         let opened = blocking(move || {
@@ -197,8 +196,8 @@ impl Watch {
         }
     }
 
-    /// A block from here on. What was written a moment ago is in memory and read at once; what is old
-    /// may be on disk, and is read by a thread that may wait.
+    /// The next block. Recent data is in memory and read at once; old data may be on disk, and is read by a thread that
+    /// may block.
     async fn read(&self, file: Arc<File>, limit: u64, progress: &Progress) -> io::Result<Bytes> {
         let at = self.at;
         let len = usize::try_from(limit - at).unwrap_or(usize::MAX).min(BLOCK_LEN);
@@ -214,7 +213,7 @@ impl Watch {
         }
     }
 
-    /// Takes the whole records of a block; returns how many there were.
+    /// Takes the complete records of a block; returns how many there were.
     fn take(&mut self, block: Bytes) -> usize {
         let (mut at, mut count) = (0, 0);
         while let Some(header) = header_at(&block, at) {

@@ -1,4 +1,4 @@
-//! The journals of one sandbox: which there are, and which have to go when there are too many.
+//! The journals of one sandbox, and which to remove when there are too many.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{DirBuilder, File};
@@ -16,18 +16,18 @@ use sandkeep_core::ledger::{Over, Reservation};
 use sandkeep_core::{ExecId, limits};
 use sandkeep_home::names;
 
-/// When there are too many, one part of this many goes at once: so removing costs little for each.
+/// When there are too many, this fraction is removed at once, so that the cost per journal is low.
 const REMOVED_SHARE: u64 = 16;
 
 pub struct JournalIndex {
     room: Arc<Room>,
 }
 
-/// What the journals of one sandbox have in common: their directory, and what they may take of the disk.
+/// State shared by a sandbox's journals: their directory, and their disk space.
 pub(super) struct Room {
     dir: Arc<Path>,
     limits: JournalLimits,
-    /// All that they have on disk, and what is set aside for those that are written.
+    /// Their total size on disk, and the reserved space of open ones.
     account: Reservation,
     books: Mutex<Books>,
 }
@@ -35,7 +35,7 @@ pub(super) struct Room {
 #[derive(Default)]
 struct Books {
     known: HashMap<ExecId, Book>,
-    /// Those that have ended and need not stay, the oldest end first.
+    /// Ended journals that may be removed, oldest end first.
     ended: BTreeSet<(Timestamp, ExecId)>,
     ended_bytes: u64,
 }
@@ -53,10 +53,10 @@ impl Book {
 }
 
 impl JournalIndex {
-    /// The journals in `dir`, which need not exist: it is made for the first.
-    /// Bytes on disk are taken from `account`, of which there is one for each sandbox.
+    /// The journals in `dir`, which is created for the first one. Disk space is reserved from `account`; each sandbox
+    /// has one.
     pub fn new(dir: &Path, bounds: JournalLimits, account: Reservation) -> Self {
-        // What grows leaves a part to what is to begin: that part comes on top.
+        // Growing data leaves a share for new journals: that share comes on top.
         let grown = bounds.max_bytes.saturating_add(limits::JOURNAL_FLOOR_BYTES);
         let max_bytes = grown.saturating_add(grown / (limits::GROWTH_SPARE_SHARE - 1));
         let account = account.bounded(max_bytes);
@@ -72,15 +72,15 @@ impl JournalIndex {
         self.room.books()
     }
 
-    /// Begins a journal: from here on a crash leaves a trace of the exec. Blocks for some microseconds. If there is no
-    /// room for it, the error holds an [`Over`].
+    /// Creates a journal: from here on a crash leaves a trace of the exec. Blocks for some microseconds. Without space,
+    /// the error contains an [`Over`].
     pub fn begin(&self, description: &Description) -> io::Result<Writer> {
         let id = &description.exec_id;
         let cover = cover::compose(description);
         let held_bytes = cover.len() as u64 + limits::JOURNAL_FLOOR_BYTES;
         self.room.make_room(|account| account.take(held_bytes)).map_err(io::Error::other)?;
         let begun = self.make(id).and_then(|head| {
-            // What is left of it would be taken for an exec that never began, which it is.
+            // A remaining part would be taken for an exec that never started, which is correct.
             let written = head.write_all_at(&cover, 0);
             written.inspect_err(|_| drop(remove_if_there(&segment_path(&self.room.dir, id, 0))))?;
             Ok(Arc::new(head))
@@ -98,7 +98,7 @@ impl JournalIndex {
         let make = || private_file().create_new(true).open(&path);
         match make() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                // Only this directory: a home that is being removed must not come back.
+                // Only this directory: a home that is being removed must not be recreated.
                 match DirBuilder::new().mode(0o700).create(&self.room.dir) {
                     Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
                     Ok(()) | Err(_) => make(),
@@ -114,7 +114,7 @@ impl JournalIndex {
         self.books().known.insert(id, Book { journal, started_at, keep });
     }
 
-    /// Reads what an earlier daemon left; returns the execs that have no end yet. Blocks.
+    /// Reads what an earlier daemon left; returns the execs without an end. Blocks.
     pub fn load(&self) -> io::Result<Vec<Unfinished>> {
         let mut unfinished = Vec::new();
         for (id, tails) in journals_in(&self.room.dir)?.journals {
@@ -148,17 +148,17 @@ impl JournalIndex {
         book.map(|book| Arc::clone(&book.journal))
     }
 
-    /// Those of processes, the oldest first.
+    /// Those of processes, oldest first.
     pub fn processes(&self) -> Vec<Arc<Journal>> {
         self.sorted(Book::is_process)
     }
 
-    /// Those of all others, the oldest first.
+    /// Those of all other execs, oldest first.
     pub fn commands(&self) -> Vec<Arc<Journal>> {
         self.sorted(|book| !book.is_process())
     }
 
-    /// All journals, the oldest exec first.
+    /// All journals, oldest exec first.
     pub fn list(&self) -> Vec<Arc<Journal>> {
         self.sorted(|_| true)
     }
@@ -173,7 +173,7 @@ impl JournalIndex {
         all.into_iter().map(|(_, journal)| journal).collect()
     }
 
-    /// An exec has ended: from now on its journal may have to go. `true`: some have to, now.
+    /// An exec has ended: from now on its journal may be removed. `true`: some must be removed now.
     pub fn count(&self, id: &ExecId) -> bool {
         let mut books = self.books();
         let Some(book) = books.known.get(id) else { return false };
@@ -186,19 +186,18 @@ impl JournalIndex {
             || books.ended_bytes > self.room.limits.max_bytes
     }
 
-    /// Removes the oldest of those that have ended, until few and small enough are left. Blocks.
+    /// Removes the oldest ended journals, until the rest is within the limits. Blocks.
     pub fn tidy(&self) {
         let removed = self.books().take_oldest(&self.room.limits);
         removed.iter().for_each(|journal| self.room.remove(journal));
     }
 
-    /// Drops the oldest of what has ended, for the sake of other journals of the same owner. `false`: there was
-    /// nothing. Blocks.
+    /// Drops the oldest ended journal, in favour of other journals of the same owner. `false`: there was none. Blocks.
     pub fn give_way(&self) -> bool {
         self.room.give_way()
     }
 
-    /// Takes back a journal whose exec never began.
+    /// Removes a journal whose exec never started.
     pub fn forget(&self, writer: Writer) {
         let id = writer.journal().id().clone();
         self.books().known.remove(&id);
@@ -209,7 +208,7 @@ impl JournalIndex {
 
 impl Room {
     fn books(&self) -> MutexGuard<'_, Books> {
-        // Nothing panics between two changes that belong together.
+        // No code panics between two changes that belong together.
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -225,7 +224,7 @@ impl Room {
         &self.account
     }
 
-    /// Takes room. What has ended gives way to what runs, the oldest first.
+    /// Reserves space. Ended journals are dropped in favour of running ones, oldest first.
     pub(super) fn make_room(
         &self,
         take: impl Fn(&Reservation) -> Result<(), Over>,
@@ -238,7 +237,7 @@ impl Room {
         }
     }
 
-    /// An exec goes with all that is kept of it, a process only with its output: its end stays.
+    /// An exec is dropped with everything that is kept of it, a process only with its output: its end stays.
     fn give_way(&self) -> bool {
         let mut books = self.books();
         if let Some(journal) = books.take_first() {
@@ -275,7 +274,7 @@ impl Room {
         self.account.give(journal.let_go(left_bytes));
     }
 
-    /// The head goes last: without it nobody would know whose the tails are.
+    /// The head goes last: without it the tails could not be attributed.
     fn remove_files(&self, id: &ExecId, tails: &[u32]) {
         for segment in tails.iter().copied().chain([0]) {
             if let Err(error) = remove_if_there(&segment_path(&self.dir, id, segment)) {
@@ -311,16 +310,16 @@ impl Books {
     }
 }
 
-/// What is in a directory of journals.
+/// The content of a journal directory.
 #[derive(Debug, Default)]
 pub struct Found {
     /// Each exec, and the numbers of its tails in order.
     pub journals: BTreeMap<ExecId, Vec<u32>>,
-    /// Names that are no journal's, and tails without a head.
+    /// Names that are not a journal's, and tails without a head.
     pub strange: Vec<String>,
 }
 
-/// Looks at a directory of journals; none is in one that is not there.
+/// Lists a journal directory; a missing one is empty.
 pub fn journals_in(dir: &Path) -> io::Result<Found> {
     let mut found = Found::default();
     let mut tails: Vec<(ExecId, u32)> = Vec::new();

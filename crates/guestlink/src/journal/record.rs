@@ -1,14 +1,14 @@
-//! The framing of output in a segment: a header of fixed length, then the bytes.
+//! The framing of output in a segment: a fixed-length header, then the bytes.
 //!
-//! A header has a check of its own, so that what a crash left half-written, or a disk full of zeros, is
-//! never taken for a record. The bytes themselves are not checked: what `write(2)` took is what is read
-//! as long as the machine does not lose power, and after that nothing runs that a journal could mislead.
+//! A header has its own checksum, so that a torn write after a crash, or a disk full of zeros, is never mistaken for a
+//! record. The bytes themselves are not checked: data taken by `write(2)` is read back correctly as long as the machine
+//! does not lose power, and after that no process is left that a journal could mislead.
 
 use crate::{Offsets, OutputStream};
 
 pub const HEADER_LEN: usize = 16;
 
-/// The most bytes in one record; longer output is cut into several.
+/// Maximum number of bytes in one record; longer output is split.
 pub const RECORD_MAX: usize = 64 * 1024;
 
 const STDERR: u32 = 1 << 31;
@@ -35,7 +35,7 @@ impl Header {
         bytes
     }
 
-    /// `None`: it is no header.
+    /// `None`: not a header.
     pub fn decode(bytes: &[u8; HEADER_LEN]) -> Option<Self> {
         let [a, b, c, d, o0, o1, o2, o3, o4, o5, o6, o7, k0, k1, k2, k3] = *bytes;
         if u32::from_le_bytes([k0, k1, k2, k3]) != check(&bytes[..12]) {

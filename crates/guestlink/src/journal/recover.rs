@@ -1,5 +1,5 @@
-//! Reading what a daemon that died has left: whole records count, a half-written last one is cut off.
-//! The guest has what is cut off still, because it was never told that it is safe.
+//! Reads the journals of a daemon that died: complete records count, an incomplete last one is cut off. The guest still
+//! has the cut-off data, because it was never acknowledged.
 
 use std::fs::File;
 use std::io;
@@ -14,30 +14,30 @@ use super::{Description, Journal, Progress, segment_path};
 use crate::Offsets;
 use sandkeep_core::{ExecId, limits};
 
-/// How much is read at once: at least one whole record.
+/// How much is read at once: at least one complete record.
 pub(super) const BLOCK_LEN: usize = 4 * (RECORD_MAX + HEADER_LEN);
 
-/// An exec that an earlier daemon began and whose end is in no journal.
+/// An exec that an earlier daemon started and whose end is not journaled.
 pub struct Unfinished {
     pub description: Description,
     pub writer: Writer,
 }
 
-/// What is in a journal's files.
+/// The content of a journal's files.
 pub(super) enum Read {
     Ended {
         journal: Arc<Journal>,
         description: Box<Description>,
     },
     Unfinished(Box<Unfinished>),
-    /// Its cover is not whole: the exec never began.
+    /// Its cover is incomplete: the exec never started.
     Nothing,
 }
 
 /// Reads the journal of `id`, whose tails have these numbers, in order.
 pub(super) fn read(room: &Arc<Room>, id: &ExecId, tails: &[u32]) -> io::Result<Read> {
     let dir = room.dir();
-    // A crash may have come between the making of a new tail and the removal of the oldest.
+    // A crash may have happened between creating a new tail and removing the oldest.
     let (old, tails) = tails.split_at(tails.len().saturating_sub(TAILS_KEPT as usize));
     for number in old {
         remove_if_there(&segment_path(dir, id, *number))?;
@@ -75,7 +75,7 @@ pub(super) fn read(room: &Arc<Room>, id: &ExecId, tails: &[u32]) -> io::Result<R
     Ok(Read::Ended { journal, description: Box::new(description) })
 }
 
-/// Where to go on: after the last whole record of the last segment, which is cut there.
+/// Where to continue: after the last complete record of the last segment, which is truncated there.
 fn find_place(
     dir: &Path,
     id: &ExecId,
@@ -104,7 +104,7 @@ fn find_place(
     Ok(place)
 }
 
-/// Goes through the records of a segment, moves `written` on to the last, and says where that ends.
+/// Reads the records of a segment, advances `written` to the last, and returns where that ends.
 fn scan(file: &File, start: u64, written: &mut Offsets) -> io::Result<Tail> {
     let size = file.metadata()?.len();
     let mut scanned = Tail { len: start, kept: Offsets::default() };
@@ -130,7 +130,7 @@ fn scan(file: &File, start: u64, written: &mut Offsets) -> io::Result<Tail> {
     }
 }
 
-/// The header at this place of a block, if it is there whole and is one.
+/// The header at this position of a block, if it is complete and valid.
 pub(super) fn header_at(block: &[u8], at: usize) -> Option<Header> {
     Header::decode(block.get(at..)?.first_chunk::<HEADER_LEN>()?)
 }

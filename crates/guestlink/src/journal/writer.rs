@@ -1,18 +1,18 @@
-//! The one who writes a journal.
+//! Writes a journal.
 //!
 //! Output goes to the head until that is full, then to tails of which only the last two are kept:
 //!
 //! ```text
-//!   head │ 1 │ 2 │ 3 │ 4        1 and 2 are removed: a gap that readers see by the offsets
+//!   head │ 1 │ 2 │ 3 │ 4        1 and 2 are removed: readers see a gap in the offsets
 //!          ───────   ─────
 //!          dropped   kept
 //! ```
 //!
-//! What cannot be written, because the disk is full, is dropped as well, counted, and said with the end;
-//! the exec goes on.
+//! Data that cannot be written, because the disk is full, is dropped as well, counted, and reported with the end; the
+//! exec continues.
 //!
-//! Little output is written at once, on the thread that got it: it costs some microseconds. A flood is
-//! handed to a thread that may wait, for the kernel makes those wait who dirty more than its disks take.
+//! Little output is written at once, on the thread that received it: it costs some microseconds. A flood is handed to a
+//! thread that may block, because the kernel blocks writers that dirty more than its disks can take.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -31,11 +31,11 @@ use crate::{ExecEnd, Offsets, OutputStream};
 use sandkeep_core::ledger::Over;
 use sandkeep_core::limits;
 
-/// The tails that are kept, the one that is written now among them.
+/// Number of kept tails, including the current one.
 pub(super) const TAILS_KEPT: u32 = 2;
-/// Of what one exec may have on disk, one part for each tail and the rest for the head.
+/// The divisor of an exec's maximum for each tail; the head gets the rest.
 const TAIL_SHARE: u64 = 8;
-/// A tail where there is room for the floor alone, and the longest record of such a one.
+/// The size of a tail when only the minimum space is available, and the longest record in it.
 const FLOOR_TAIL: u64 = limits::JOURNAL_FLOOR_BYTES / TAILS_KEPT as u64;
 const FLOOR_RECORD_MAX: usize = 4 * 1024;
 
@@ -46,21 +46,21 @@ pub struct Writer {
     place: Place,
     /// Why there is no more, if there is none: only the tails go on, within the floor.
     over: Option<Over>,
-    /// How much was written at once so far.
+    /// How much was written directly so far.
     at_once: u64,
-    /// A write that a thread is carrying out, and what it writes.
+    /// A write in progress on another thread, and its record.
     pending: Option<(Header, JoinHandle<io::Result<()>>)>,
     /// Why something could not be written.
     fault: Option<String>,
 }
 
-/// Where in a journal the next record goes, and what is before it.
+/// The position of the next record, and what is before it.
 pub(super) struct Place {
     pub file: Arc<File>,
     pub segment: u32,
     /// The length of that segment.
     pub len: u64,
-    /// The tails that are kept, the oldest first; the last is the one that is written.
+    /// The kept tails, oldest first; the last is the current one.
     pub tails: VecDeque<Tail>,
     /// All segments together.
     pub disk_bytes: u64,
@@ -68,7 +68,7 @@ pub(super) struct Place {
     pub dropped: Offsets,
 }
 
-/// What is in a tail.
+/// The content of a tail.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tail {
     pub kept: Offsets,
@@ -111,13 +111,13 @@ impl Writer {
         &self.journal
     }
 
-    /// Up to where it has the output.
+    /// The offsets up to which it has the output.
     pub fn written(&self) -> Offsets {
         self.place.written
     }
 
-    /// Takes output. What it knows already it does not take twice; what is missing before it is a gap.
-    /// Cancel-safe: after a dropped call the same data may be given again.
+    /// Appends output. Known data is skipped; missing data before it is a gap. Cancel-safe: after a dropped call the
+    /// same data may be passed again.
     pub async fn append(&mut self, stream: OutputStream, offset: u64, data: &Bytes) {
         self.flush().await;
         let known = of(&self.place.written, stream).saturating_sub(offset).min(data.len() as u64);
@@ -133,7 +133,7 @@ impl Writer {
         }
     }
 
-    /// Takes room for the next record, and says how many of `len` bytes it may have.
+    /// Reserves space for the next record, and returns how many of `len` bytes it may have.
     fn afford(&mut self, len: usize) -> usize {
         let record = len.min(RECORD_MAX);
         let size = (HEADER_LEN + record) as u64;
@@ -170,7 +170,7 @@ impl Writer {
         self.flush().await;
     }
 
-    /// Waits for a write that a thread is carrying out. Cancel-safe.
+    /// Waits for a write in progress on another thread. Cancel-safe.
     pub async fn flush(&mut self) {
         let Some((header, thread)) = &mut self.pending else { return };
         let (header, result) = (*header, thread.await);
@@ -178,7 +178,7 @@ impl Writer {
         self.count(header, result.unwrap_or_else(|error| Err(io::Error::other(error))));
     }
 
-    /// Takes a record into the account, as written or as dropped, and tells all who watch.
+    /// Counts a record as written or dropped, and notifies all watchers.
     fn count(&mut self, header: Header, result: io::Result<()>) {
         let (stream, place) = (header.stream, &mut self.place);
         let before = of(&place.written, stream);
@@ -193,7 +193,7 @@ impl Writer {
                     tail.len = place.len;
                 }
             }
-            // The next record goes to the same place, over what may have been written of this one.
+            // The next record overwrites the possibly written part of this one.
             Err(error) => {
                 *of_mut(&mut place.dropped, stream) += u64::from(header.len);
                 self.fault.get_or_insert_with(|| error.to_string());
@@ -207,7 +207,7 @@ impl Writer {
         self.journal.progress.send_replace(progress);
     }
 
-    /// Goes on to the next segment if this one is full.
+    /// Starts the next segment if this one is full.
     fn make_room(&mut self, header: Header) -> io::Result<()> {
         let max_bytes = self.room.limits().max_bytes_per_exec;
         let tail = max_bytes / TAIL_SHARE;
@@ -233,7 +233,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Removes the tail that is too old now. Those who are reading it have it open.
+    /// Removes the oldest tail. Current readers have it open.
     fn drop_tail(&mut self, newest: u32) {
         let Some(oldest) = newest.checked_sub(TAILS_KEPT).filter(|oldest| *oldest > 0) else {
             return;
@@ -246,14 +246,14 @@ impl Writer {
                 self.fault.get_or_insert_with(|| over.to_string());
             }
         }
-        // Its bytes count as dropped whether or not the file goes.
+        // Its bytes count as dropped whether or not the file can be removed.
         if let Err(error) = remove_if_there(&self.journal.segment(oldest)) {
             tracing::warn!(exec = %self.journal.id, %error, "cannot remove a part of a journal");
         }
     }
 
-    /// Writes the end and tells it: the exec's own, and what could not be kept of its output. All that
-    /// was appended must be flushed.
+    /// Writes and publishes the end: the exec's own, and what could not be kept of its output. Everything appended must
+    /// be flushed.
     pub fn end(self, mut end: ExecEnd) -> Arc<ExecEnd> {
         debug_assert!(self.pending.is_none(), "output is flushed before the end is written");
         end.error = with_fault(end.error, self.fault.as_deref());
@@ -278,7 +278,7 @@ pub(super) fn with_fault(error: Option<String>, fault: Option<&str>) -> Option<S
     }
 }
 
-/// Options for a file that is written and read by nobody else.
+/// Options for a private file.
 pub(super) fn private_file() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600);
@@ -300,7 +300,7 @@ fn write_record(file: &File, at: u64, header: Header, data: &[u8]) -> io::Result
     if written == HEADER_LEN + data.len() {
         return Ok(());
     }
-    // A short write: the rest, and with it the reason, comes from trying again.
+    // A short write: retrying writes the rest, or reveals the reason.
     let mut whole = head.to_vec();
     whole.extend_from_slice(data);
     file.write_all_at(&whole[written..], at + written as u64)

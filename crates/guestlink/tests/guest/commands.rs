@@ -1,4 +1,4 @@
-//! What a command is given, and how its end is told.
+//! The environment of a command, and how its end is reported.
 
 use std::time::Duration;
 

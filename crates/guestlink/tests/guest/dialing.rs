@@ -1,5 +1,5 @@
-//! Guests that dial the host: they do all that others do, find the next daemon by themselves, and nobody
-//! can pose as one.
+//! Guests that dial the host: they support everything that others do, find the next daemon by themselves, and cannot be
+//! impersonated.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -152,7 +152,7 @@ async fn a_guest_that_has_gone_is_not_waited_for() {
     assert!(matches!(gone, Err(GuestError::Unreachable(_))), "{gone:?}");
 }
 
-/// All that the daemon says on a connection that is not the guest's.
+/// Everything that the daemon sends on a connection that is not the guest's.
 fn heard(mut stream: UnixStream) -> Vec<u8> {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut heard = Vec::new();
@@ -163,7 +163,7 @@ fn heard(mut stream: UnixStream) -> Vec<u8> {
     }
 }
 
-/// Waits until so many connections were refused: they are closed first and counted then.
+/// Waits until this many connections were refused: they are closed first and counted then.
 async fn refused(client: &GuestClient, count: u64) {
     let waiting = async {
         while client.refused_dials() < count {

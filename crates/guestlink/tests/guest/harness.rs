@@ -1,4 +1,4 @@
-//! The real guest as PID 1 of a pid namespace of its own, with the host's filesystem.
+//! The real guest as PID 1 of a pid namespace of its own, with the host's file system.
 
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -56,7 +56,7 @@ impl TestGuest {
         Self { client, home, process }
     }
 
-    /// The way a restarted daemon comes: a client that knows nothing yet.
+    /// Like a restarted daemon: a client that knows nothing yet.
     pub fn another_client(&self, pool: Arc<dyn LeafPool>) -> GuestClient {
         GuestClient::new(open_directory(self.home.path()), pool).unwrap()
     }

@@ -1,4 +1,4 @@
-//! Whatever comes over the socket, the guest goes on.
+//! Whatever arrives on the socket, the guest keeps working.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

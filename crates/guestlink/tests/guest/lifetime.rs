@@ -1,4 +1,4 @@
-//! How a sandbox ends, and what its end means for execs.
+//! How a sandbox ends, and the consequences for execs.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The guest and its client, over a real socket, with real processes. Needs root, for the guest
-//! becomes PID 1 of a namespace.
+//! The guest and its client, over a real socket, with real processes. Needs root, because the guest becomes PID 1 of a
+//! namespace.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,5 +1,4 @@
-//! Connections to ports: the guest only makes them. Its network is the test's own here, so the test
-//! is the server.
+//! Connections to ports: the guest only establishes them. It shares the test's network here, so the test is the server.
 
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
@@ -160,7 +159,7 @@ async fn dials_leave_no_memory_and_no_descriptors_in_the_guest() {
     assert!(grown <= 32, "300 open connections cost the guest {grown} KiB");
 }
 
-/// A guest that answers a dial with this, whatever was asked.
+/// A guest that answers every dial with this.
 fn lying_guest(answer: Vec<u8>, descriptor: Option<OwnedFd>) -> (GuestClient, tempfile::TempDir) {
     let home = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(home.path().join(sandkeep_home::GUEST_SOCKET)).unwrap();

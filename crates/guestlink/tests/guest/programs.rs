@@ -1,4 +1,4 @@
-//! Programs that the guest keeps for the host: run by descriptor, from no directory, and out of everybody's reach.
+//! Programs that the guest keeps for the host: executed by descriptor, from no directory, and inaccessible to others.
 
 use sandkeep_guestlink::*;
 use toolbox::{Decoder, Entry, Frame, Operation, Request, encode};
@@ -10,8 +10,8 @@ fn toolbox(user: &str) -> ExecRequest {
     ExecRequest { user: user.to_owned(), stdin: Stdin::Piped, ..command(&["sandkeep-toolbox"]) }
 }
 
-/// What is the guest's own when it has nothing to do: stack, heap and a few pages of its data. All that was needed for a
-/// while is given back, for there is a guest in every sandbox.
+/// The guest's private memory when idle: stack, heap and a few pages of its data. Temporary memory is returned, because
+/// every sandbox has a guest.
 const IDLE_MAX_KIB: u64 = 64;
 
 /// How many descriptors the guest has when nothing of any exec is left.

@@ -1,4 +1,4 @@
-//! Input and output: nothing is lost, doubled or mixed, and nobody deadlocks.
+//! Input and output: nothing is lost, duplicated or mixed, and nothing deadlocks.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};

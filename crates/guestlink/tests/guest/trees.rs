@@ -8,13 +8,13 @@ use sandkeep_guestlink::*;
 
 use crate::harness::*;
 
-/// A child, a grandchild in a session of its own, and a daemon that has left every parent and
-/// session behind; then says so and waits.
+/// A child, a grandchild in a session of its own, and a daemon that has left every parent and session behind; then a
+/// report, and waiting.
 const FAMILY: &str = "sleep 1001 & setsid sh -c 'sleep 1002 & sleep 1002' & \
     (setsid setsid sh -c '(sleep 1003 &) ; exec sleep 1003' &) ; \
     while [ $(ps ax | grep -c '[s]leep 100[123]') -lt 5 ]; do sleep 0.01; done; echo ready; wait; sleep 1004";
 
-/// Each generation ends soon after it has made the next: there is never a moment to catch it.
+/// Each generation ends soon after it has created the next, so there is never a moment to catch it.
 const STORM: &str = "f() { (f &) ; (f &) ; } ; n=0; while [ $n -lt 20 ]; do (while :; do (true &) ; done) & n=$((n+1)); done; wait";
 
 fn with_timeout(script: &str, timeout: Duration) -> ExecRequest {
@@ -23,8 +23,7 @@ fn with_timeout(script: &str, timeout: Duration) -> ExecRequest {
     request
 }
 
-/// What the whole family said until its time was up. A timeout that comes before all of it is there proves nothing:
-/// it is given more time then.
+/// The family's output until its timeout. A timeout before all of it exists proves nothing: then it gets more time.
 async fn timed_out_family(guest: &TestGuest) -> Collected {
     let mut timeout = Duration::from_millis(700);
     loop {
@@ -73,8 +72,8 @@ async fn a_cancel_kills_the_whole_tree_in_a_v1_leaf() {
 async fn an_end_waits_for_all_that_obey_and_hears_their_last_words() {
     let Some(pool) = FreezerPool::new() else { return };
     let guest = TestGuest::start_with(pool.clone());
-    // Whatever is started has been started before the signal comes: a shell that was forked and is not yet
-    // another program takes the signal for a trap of its own, and forgets it.
+    // Everything was started before the signal arrives: a forked shell that is not yet another program handles the
+    // signal with its own trap, and forgets it.
     let child = "trap 'echo heard; exit' TERM; sleep 1001 & \
         while read -r name </proc/$!/comm && [ $name != sleep ]; do :; done; \
         echo child; while :; do wait; done";

@@ -1,5 +1,5 @@
-//! What came with a build file: an index of the archive that was sent. The files stay where they are in it, so
-//! nothing of it is unpacked, and nothing is left of it when the archive is gone.
+//! The build context: an index of the uploaded archive. The files stay in the archive, so nothing is unpacked, and
+//! nothing is left when the archive is removed.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,11 +17,11 @@ use sandkeep_tree::{
     tree_path::Met,
 };
 
-/// A build file that is not among the others has this name, and an ending; it is never copied.
+/// A build file from outside of the context has this name, plus an extension; it is never copied.
 pub const BUILD_FILE_APART: &str = ".sandkeep-build-file";
 const IGNORE_FILE: &str = ".dockerignore";
 
-/// The files that a build may copy from, by their paths.
+/// The files that a build may copy from, by path.
 #[derive(Debug)]
 pub struct Context {
     archive: Arc<File>,
@@ -42,7 +42,7 @@ enum What {
 }
 
 impl Context {
-    /// Reads the whole archive, plain or compressed, and what each file in it is. Blocks.
+    /// Reads and indexes the whole archive, plain or compressed. Blocks.
     pub fn read(mut archive: File, spool: &SpoolDir) -> Result<Self, CopyError> {
         let failed = |source| CopyError::Io { what: "what was sent".to_owned(), source };
         let mut start = Vec::new();
@@ -66,7 +66,7 @@ impl Context {
         Ok(Self { archive: Arc::new(plain), items: index.items })
     }
 
-    /// The text of a file in it, if it is there.
+    /// The text of a file in it, if it exists.
     pub fn text(&self, path: &str, max_bytes: usize) -> Result<Option<String>, CopyError> {
         let clean = clean(path.as_bytes())?;
         let Some(found) = self.resolve(&clean).map_err(CopyError::reading(&clean))? else {
@@ -74,13 +74,13 @@ impl Context {
         };
         let mut bytes = Vec::new();
         let opened = self.open(&found).map_err(CopyError::reading(&clean))?;
-        // One byte more than there may be, so that whoever reads it sees that it is too long.
+        // One byte more than allowed, so that the caller sees that it is too long.
         let read = opened.take(max_bytes as u64 + 1).read_to_end(&mut bytes);
         read.map_err(CopyError::reading(&clean))?;
         String::from_utf8(bytes).map(Some).map_err(|_| CopyError::NotText { file: path.to_owned() })
     }
 
-    /// The list of what is left out, for a build file of this name.
+    /// The ignore file for a build file of this name.
     pub fn ignore_file(&self, build_file: &str) -> Result<Option<(String, String)>, CopyError> {
         for name in [format!("{build_file}{IGNORE_FILE}"), IGNORE_FILE.to_owned()] {
             if let Some(text) = self.text(&name, limits::RECIPE_MAX_BYTES)? {
@@ -90,13 +90,13 @@ impl Context {
         Ok(None)
     }
 
-    /// The same without what a list leaves out.
+    /// The same without the files that an ignore file excludes.
     pub fn without(mut self, ignore: &Ignore) -> Self {
         self.items.retain(|path, _| {
             let text = String::from_utf8_lossy(path.bytes());
             !text.starts_with(BUILD_FILE_APART) && (path.is_root() || !ignore.leaves_out(&text))
         });
-        // What was let in again keeps the directories that it is in.
+        // Files that are included again keep their parent directories.
         let paths: Vec<TreePath> = self.items.keys().cloned().collect();
         paths.iter().for_each(|path| add_parents(&mut self.items, path));
         self
@@ -107,7 +107,7 @@ impl Context {
     }
 }
 
-/// As many first bytes as any mark of a compression has.
+/// Length of the longest magic number of a compression format.
 const MARK_BYTES: u64 = 6;
 const READ_BYTES: usize = 256 * 1024;
 
@@ -145,7 +145,7 @@ impl Index {
                     return Err(CopyError::Missing { path });
                 }
             },
-            // Nothing can be done with any of them in an image.
+            // None of these is useful in an image.
             Kind::Fifo | Kind::Device => return Ok(()),
         };
         self.names_bytes += path.bytes().len();
@@ -157,7 +157,7 @@ impl Index {
             return Err(too_large("names of too many bytes", limits::CONTEXT_NAMES_MAX_BYTES));
         }
         add_parents(&mut self.items, &path);
-        // Whose it was where it came from does not matter here.
+        // The original owner does not matter here.
         let attributes = Attributes { uid: 0, gid: 0, xattrs: Vec::new(), ..entry.attributes };
         self.items.insert(path, Item { what, attributes });
         Ok(())
@@ -175,7 +175,7 @@ fn hashed(entries: &mut Entries<impl Read>) -> Result<Digest, CopyError> {
     }
 }
 
-/// An archive need not have the directories that its files are in.
+/// An archive need not contain the parent directories of its files.
 fn add_parents(items: &mut BTreeMap<TreePath, Item>, path: &TreePath) {
     let mut above = path.clone();
     while let Some((parent, _)) = above.split() {
@@ -214,7 +214,7 @@ impl Files for Context {
     fn names(&self, directory: &TreePath) -> io::Result<Vec<Vec<u8>>> {
         let (prefix, end) = match directory.is_root() {
             true => (Vec::new(), None),
-            // No path sorts between what begins with a slash and what begins with the byte after it.
+            // No path sorts between those starting with a slash and those starting with the next byte.
             false => ([directory.bytes(), b"/"].concat(), Some([directory.bytes(), b"0"].concat())),
         };
         let beneath = self.items.range(directory.clone()..).map(|(path, _)| path.bytes());

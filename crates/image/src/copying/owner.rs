@@ -1,5 +1,5 @@
-//! Whose copied files are: who a name is, the tree's own lists say. They are untrusted: bounded, and a line that
-//! does not parse names nobody.
+//! Owners of copied files. Names are resolved by the tree's own passwd and group files. They are untrusted: bounded,
+//! and a line that does not parse is ignored.
 
 use std::io::Read;
 
@@ -16,8 +16,8 @@ pub struct Ids {
 const USERS: &str = "etc/passwd";
 const GROUPS: &str = "etc/group";
 
-/// `user`, `uid`, `user:group` and so on, as in Docker's `--chown`: a user by name is in the group of its
-/// entry, one by number in the group of the same number.
+/// `user`, `uid`, `user:group` and so on, as in Docker's `--chown`: a user by name has the group of its entry, one by
+/// number the group of the same number.
 pub fn ids_of(written: &str, tree: &dyn Files) -> Result<Ids, CopyError> {
     let (user, group) = match written.split_once(':') {
         Some((user, group)) => (user, Some(group).filter(|group| !group.is_empty())),
@@ -51,7 +51,7 @@ pub fn ids_of(written: &str, tree: &dyn Files) -> Result<Ids, CopyError> {
     Ok(Ids { uid, gid })
 }
 
-/// The fields of the line that is about a name.
+/// The fields of the line for a name.
 fn line_of(tree: &dyn Files, file: &str, name: &str) -> Result<Option<Vec<String>>, CopyError> {
     let path = TreePath::clean(file.as_bytes()).expect("a constant without dots");
     let read = || -> std::io::Result<String> {

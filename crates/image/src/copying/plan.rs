@@ -1,4 +1,4 @@
-//! What goes where: the sources of a copy found, its destination worked out, and all directories in between.
+//! Determines what goes where: finds a copy's sources, resolves its destination, and adds all directories in between.
 
 use std::collections::BTreeSet;
 
@@ -15,17 +15,17 @@ const WHITEOUT: &[u8] = b".wh.";
 const DIRECTORY_MODE: u32 = 0o755;
 const FILE_MODE: u32 = 0o644;
 
-/// Everything that a copy puts into the tree, directories before what is in them.
+/// Everything that a copy adds to the tree, directories before their contents.
 #[derive(Debug, Default)]
 pub struct Plan {
     pub(super) entries: Vec<Planned>,
-    /// Whose all of it is. What comes of archives has owners of its own, unless somebody says so.
+    /// The owner of everything. Entries of archives have owners of their own, unless one is set.
     pub(super) owner: Option<Ids>,
 }
 
 #[derive(Debug)]
 pub(super) struct Planned {
-    /// Without links in it.
+    /// Without links.
     pub to: TreePath,
     pub what: What,
     pub attributes: Attributes,
@@ -42,7 +42,7 @@ pub(super) enum What {
         size_bytes: u64,
     },
     Text(String),
-    /// All that an archive holds, in the directory.
+    /// The content of an archive, unpacked into the directory.
     Unpacked {
         archive: TreePath,
     },
@@ -54,7 +54,7 @@ impl Plan {
     }
 }
 
-/// Plans above a tree.
+/// Plans changes of a tree.
 pub struct Planner<'a> {
     below: &'a dyn Files,
     mode: Option<u32>,
@@ -68,13 +68,13 @@ impl<'a> Planner<'a> {
         Self { below, mode, made: BTreeSet::new(), plan }
     }
 
-    /// A directory and those it is in, as far as they are not there.
+    /// A directory and its missing parents.
     pub fn directory(mut self, path: &str) -> Result<Plan, CopyError> {
         self.settle(&clean(path)?)?;
         Ok(self.plan)
     }
 
-    /// All that an instruction copies.
+    /// Everything that an instruction copies.
     pub fn copy(mut self, copied: &Copied, files: &dyn Files) -> Result<Plan, CopyError> {
         let to = clean(&copied.to)?;
         let mut found = Vec::new();
@@ -150,7 +150,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// What is in a directory, and in those in it. Not by recursion: it may be deep.
+    /// The content of a directory, recursively. Implemented without recursion, because it may be deep.
     fn tree(&mut self, to: &TreePath, from: &TreePath, files: &dyn Files) -> Result<(), CopyError> {
         let mut open = vec![(to.clone(), from.clone())];
         while let Some((to, from)) = open.pop() {
@@ -180,7 +180,7 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// Where a file goes, its directories being made.
+    /// The destination of a file, whose missing directories are created.
     fn place(
         &mut self,
         to: &TreePath,
@@ -198,8 +198,8 @@ impl<'a> Planner<'a> {
         self.settle_as(path, None)
     }
 
-    /// A directory by its path without links, made if it is not there: those above it plainly, itself as
-    /// it is said.
+    /// A directory by its path without links, created if missing: its parents with defaults, itself with the given
+    /// attributes.
     fn settle_as(
         &mut self,
         path: &TreePath,
@@ -263,7 +263,7 @@ impl<'a> Planner<'a> {
         Ok(seen.is_some_and(|seen| seen.kind == SeenKind::Directory))
     }
 
-    /// With the owner and the mode that were asked for.
+    /// With the requested owner and mode.
     fn owned(&self, attributes: Attributes) -> Attributes {
         let mode = self.mode.unwrap_or(attributes.mode);
         Attributes { mode, ..self.ids(attributes) }
@@ -277,12 +277,12 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// What a destination is.
+/// The kind of a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Destination {
-    /// Files go into it.
+    /// Files are copied into it.
     Directory,
-    /// The one file becomes it.
+    /// The single file gets this name.
     Name,
 }
 
@@ -308,7 +308,7 @@ fn join(directory: &TreePath, name: &[u8]) -> Result<TreePath, CopyError> {
     })
 }
 
-/// The paths that are meant by one, in their order.
+/// The paths that match, in order.
 fn sources(path: &str, files: &dyn Files) -> Result<Vec<TreePath>, CopyError> {
     if !Pattern::is_wild(path) {
         return Ok(vec![clean(path)?]);
@@ -340,7 +340,7 @@ fn sources(path: &str, files: &dyn Files) -> Result<Vec<TreePath>, CopyError> {
     if found.is_empty() { Err(no_match()) } else { Ok(found) }
 }
 
-/// Whether a file is an archive that is unpacked: what it is called does not matter.
+/// Whether a file is an archive to be unpacked, independent of its name.
 fn is_archive(files: &dyn Files, path: &TreePath) -> Result<bool, CopyError> {
     let opened = files.open(path).map_err(CopyError::reading(path))?;
     Ok(matches!(Entries::new(decoded(opened)?).next(), Ok(Some(_))))

@@ -1,5 +1,4 @@
-//! Plans are made here above trees and contexts alone; whether layers come of them as they should is tried with a
-//! daemon.
+//! Plans on trees and contexts alone; tests with a daemon check the resulting layers.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! A tree of layers, to copy from.
+//! A tree of layers as a source of copies.
 
 use std::io::{self, Read};
 

@@ -1,4 +1,4 @@
-//! A plan carried out: as an archive, and as what a key is made of.
+//! Executes a plan: as an archive, and as the input of a cache key.
 
 use std::io::{self, Read, Write};
 
@@ -14,7 +14,7 @@ use sandkeep_tree::{
 };
 
 impl Plan {
-    /// All that matters of what is copied. When files were last changed does not.
+    /// All relevant properties of the copied files. Modification times are not.
     pub fn files(&self, files: &dyn Files) -> Result<Vec<CopiedFile>, CopyError> {
         let file = |planned: &Planned| {
             let path = String::from_utf8_lossy(planned.to.bytes()).into_owned();
@@ -23,7 +23,7 @@ impl Plan {
         self.entries.iter().map(file).collect()
     }
 
-    /// Writes it as an archive, with what is in the archives that are to be unpacked. Blocks.
+    /// Writes it as an archive, including the content of archives to be unpacked. Blocks.
     pub fn write(&self, files: &dyn Files, out: impl Write) -> Result<(), CopyError> {
         let mut writer = Writer::new(out);
         for Planned { to, what, attributes } in &self.entries {
@@ -87,7 +87,7 @@ fn digest(planned: &Planned, files: &dyn Files) -> Result<Digest, CopyError> {
     Ok(hasher.finish())
 }
 
-/// Writes the entries of an archive as they are, beneath a directory.
+/// Copies the entries of an archive below a directory.
 fn unpack(
     files: &dyn Files,
     archive: &TreePath,
@@ -104,7 +104,7 @@ fn unpack(
             what: problem.to_string(),
         };
         let path = beneath(to, &entry.path).map_err(unusable)?;
-        // The directory itself is there, and stays as it is.
+        // The directory itself exists, and stays as it is.
         if path == *to {
             continue;
         }
@@ -131,7 +131,7 @@ fn beneath(to: &TreePath, name: &[u8]) -> Result<TreePath, PathProblem> {
     Ok(path)
 }
 
-/// The bytes of the present entry.
+/// The bytes of the current entry.
 struct Data<'a, R>(&'a mut Entries<R>);
 
 impl<R: Read> Read for Data<'_, R> {

@@ -1,5 +1,5 @@
-//! The `/etc` of the `host` template: generated, with nothing of the host's accounts, names or
-//! secrets; only what programs need and everybody may know.
+//! The `/etc` of the `host` template: generated, without the host's accounts, names or secrets; it has only what
+//! programs need and everybody may know.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -29,10 +29,10 @@ services: files
 protocols: files
 ";
 
-/// Files of the host that are the same for everybody and hold no secret.
+/// Public files of the host that are the same for every user.
 const COPIED: [&str; 6] =
     ["ld.so.cache", "mime.types", "protocols", "services", "ssl/openssl.cnf", "debian_version"];
-/// Directories of the host that hold links into /usr and public certificates.
+/// Directories of the host with links into /usr and public certificates.
 const COPIED_DIRECTORIES: [&str; 2] = ["alternatives", "ssl/certs"];
 
 /// No public certificate bundle is larger.
@@ -44,7 +44,7 @@ enum Piece {
     Link(PathBuf),
 }
 
-/// Makes `<ours>/etc-<fingerprint>` unless it is there, and returns it.
+/// Creates `<ours>/etc-<fingerprint>` unless it exists, and returns it.
 pub fn generate(ours: &Path) -> io::Result<PathBuf> {
     let pieces = pieces(Path::new("/etc"))?;
     let mut hasher = DefaultHasher::new();
@@ -72,7 +72,7 @@ fn pieces(host: &Path) -> io::Result<Vec<(PathBuf, Piece)>> {
     let mut pieces = vec![
         file("passwd", PASSWD),
         file("group", GROUP),
-        // The one thing in it that each sandbox has its own of: in its volume, and in its kernel.
+        // The only file that differs per sandbox: it is in its volume.
         link("hosts", &format!("../{SHARED_HOSTS}")),
         link("hostname", "../proc/sys/kernel/hostname"),
         file("nsswitch.conf", NSSWITCH),
@@ -100,7 +100,7 @@ fn pieces(host: &Path) -> io::Result<Vec<(PathBuf, Piece)>> {
     Ok(pieces)
 }
 
-/// A link as it is, a file that everybody may read with its content; nothing else.
+/// A link unchanged, or a world-readable file with its content; nothing else.
 fn copy(host: &Path, name: &Path) -> io::Result<Option<(PathBuf, Piece)>> {
     let path = host.join(name);
     let metadata = match fs::symlink_metadata(&path) {
@@ -134,7 +134,7 @@ fn put(path: &Path, piece: Piece) -> io::Result<()> {
     }
 }
 
-/// The daemon's umask may be stricter than what a sandbox needs.
+/// The daemon's umask may be too strict for a sandbox.
 fn open_to_all(directory: &Path) -> io::Result<()> {
     fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?;
     for entry in fs::read_dir(directory)? {

@@ -1,4 +1,4 @@
-//! The config of an image: untrusted JSON of which the known parts are taken and bounded.
+//! The config of an image: untrusted JSON of which the known parts are used and bounded.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,21 +13,21 @@ use sandkeep_tree::digest::Digest;
 
 const WHAT: &str = "the config of the image";
 
-/// How an image wants its programs to be run, and what it says of itself.
+/// How an image's programs should be run, and its labels.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ImageConfig {
-    /// In the image's order; a later entry of the same name wins.
+    /// In the image's order; a later entry with the same name wins.
     pub env: Vec<(String, String)>,
     /// Absolute.
     pub working_dir: Option<String>,
-    /// `user`, `uid`, `user:group`, `uid:gid`; who that is only the image's own passwd can say.
+    /// `user`, `uid`, `user:group`, `uid:gid`; only the image's own passwd can resolve a name.
     pub user: Option<String>,
     pub entrypoint: Vec<String>,
     pub cmd: Vec<String>,
     pub exposed_ports: Vec<ExposedPort>,
     pub labels: BTreeMap<String, String>,
-    /// Empty where the image does not say.
+    /// Empty if the image does not specify it.
     pub architecture: String,
     pub os: String,
     pub variant: Option<String>,
@@ -53,7 +53,7 @@ pub struct NotAPort {
     pub text: String,
 }
 
-/// The document as it is written, as far as it is of use.
+/// The JSON document, as far as it is used.
 #[derive(Deserialize)]
 struct Written {
     architecture: Option<String>,
@@ -81,7 +81,7 @@ struct WrittenRootfs {
 }
 
 impl ImageConfig {
-    /// Reads a config of OCI's or Docker's form, and the diff ids of the layers, lowest first.
+    /// Parses a config in OCI's or Docker's format, and the diff ids of the layers, lowest first.
     pub fn parse(bytes: &[u8]) -> Result<(Self, Vec<Digest>), ImageError> {
         within(bytes, WHAT, limits::IMAGE_CONFIG_MAX_BYTES)?;
         let written: Written = json(bytes, WHAT)?;
@@ -106,7 +106,7 @@ impl ImageConfig {
         Ok((config, diff_ids))
     }
 
-    /// Whether programs of this image can run on a machine. An image that does not say is let pass.
+    /// Whether programs of this image can run on a machine. An image without a platform is accepted.
     pub fn check_platform(&self, machine: &Platform) -> Result<(), ImageError> {
         if self.os.is_empty() && self.architecture.is_empty() {
             return Ok(());
@@ -122,7 +122,7 @@ impl ImageConfig {
         }
     }
 
-    /// No string may hold what the kernel takes for its end.
+    /// No string may contain NUL.
     fn check(&self) -> Result<(), ImageError> {
         let words =
             self.entrypoint.iter().chain(&self.cmd).chain(&self.user).chain(&self.working_dir);
@@ -148,7 +148,7 @@ fn invalid(reason: String) -> ImageError {
     ImageError::Invalid { what: WHAT, reason }
 }
 
-/// A name without a value is what Docker calls unset.
+/// Docker treats a name without a value as unset.
 fn env(entries: Vec<String>) -> Result<Vec<(String, String)>, ImageError> {
     let total: usize = entries.iter().map(String::len).sum();
     if entries.len() > limits::ENV_MAX || total > limits::ENV_TOTAL_MAX_BYTES {

@@ -1,4 +1,4 @@
-//! A layer while it is applied, entry by entry.
+//! Applies a layer, entry by entry.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashSet};
@@ -28,12 +28,12 @@ use sandkeep_tree::{
     tree_path::{self, PathProblem, TreePath},
 };
 
-/// What names of entries can mean.
+/// The meaning of entry names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Names {
     /// Some of them are whiteouts.
     OfLayer,
-    /// Nothing but themselves.
+    /// No special meaning.
     Plain,
 }
 
@@ -41,18 +41,18 @@ pub(super) struct Applying<'a> {
     names: Names,
     pub(super) room: Room,
     pub(super) view: View<'a>,
-    /// The directory of the entry before, which nearly always is the next one's.
+    /// The directory of the previous entry, which nearly always is the next one's.
     pub(super) parent: Option<Parent>,
-    /// All directories that this layer touched, and what is left to do on them.
+    /// All directories that this layer touched, and what is left to do for them.
     pub(super) directories: BTreeMap<TreePath, Pending>,
     pub(super) directories_bytes: usize,
-    /// All other paths that this layer touched, as hashes that nobody outside can foresee. Only where
-    /// whiteouts remove: else whatever is in the layer's directory is the layer's.
+    /// All other paths that this layer touched, as unpredictable hashes. Only for `Whiteouts::Remove`: otherwise
+    /// everything in the layer's directory belongs to the layer.
     files: HashSet<u64>,
     hashes: RandomState,
     pub(super) applied: Applied,
     buffer: Vec<u8>,
-    /// For files of layers below.
+    /// The budget for files of layers below.
     pub(super) copied_up: Effort,
 }
 
@@ -62,7 +62,7 @@ enum Special<'a> {
     Fifo,
 }
 
-/// Tells how far it is.
+/// Reports the progress.
 pub(super) struct Meter<'a> {
     taken: Arc<AtomicU64>,
     told: u64,
@@ -174,7 +174,7 @@ impl<'a> Applying<'a> {
         }
     }
 
-    /// What has no bytes of its own.
+    /// Entries without content.
     fn take_special(
         &mut self,
         path: TreePath,
@@ -194,7 +194,7 @@ impl<'a> Applying<'a> {
             attributes::set_on_special(parent.as_fd(), name, &entry.attributes, applied)?;
             match special {
                 Special::Symlink(_) => Ok(()),
-                // Last, because giving it away may take bits of it.
+                // Last, because changing the owner may clear bits.
                 Special::Fifo => chmodat(parent, name, mode, AtFlags::empty()),
             }
         };
@@ -212,7 +212,7 @@ impl<'a> Applying<'a> {
         Ok(())
     }
 
-    /// Writes the bytes of a file.
+    /// Writes the content of a file.
     fn fill<R: Read>(
         &mut self,
         mut file: &File,
@@ -251,7 +251,7 @@ impl<'a> Applying<'a> {
         Ok(())
     }
 
-    /// Takes away what has the name of an entry that is no directory.
+    /// Removes an existing entry with the name of a new one that is not a directory.
     pub(super) fn make_way(
         &mut self,
         path: &TreePath,
@@ -261,7 +261,7 @@ impl<'a> Applying<'a> {
         match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return Ok(()),
             Err(error) => return Err(at(path, error.into())),
-            // Paths may have led through these, so what is known of the way is no longer true.
+            // Cached paths may have led through these, so the cache is invalid.
             Ok(stat) if matches!(file_type(&stat), FileType::Directory | FileType::Symlink) => {
                 self.forget_parent();
             }
@@ -276,7 +276,7 @@ impl<'a> Applying<'a> {
         }
     }
 
-    /// Whether this layer has something under a path that is there.
+    /// Whether this layer has an entry at an existing path.
     pub(super) fn is_ours(&self, path: &TreePath) -> bool {
         match self.view.whiteouts {
             Whiteouts::Overlay => true,

@@ -1,4 +1,4 @@
-//! What files are besides their bytes: owner, mode, time, extended attributes.
+//! File attributes: owner, mode, time, extended attributes.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,19 +18,19 @@ use sandkeep_tree::{
     },
 };
 
-/// Whether an attribute is set. Only root can give capabilities.
+/// Whether an attribute is set. Only root can set capabilities.
 fn is_set(name: &CStr, owners: Owners) -> bool {
     is_kept(name) && (owners != Owners::Ours || name != CAPABILITY)
 }
 
-/// The ids of the owner, or the one that no sandbox has.
+/// Checks that the owner's ids are in the range of a sandbox; an error is the one that is not.
 pub(super) fn check_owner(attributes: &Attributes) -> Result<(), u64> {
     let ids = [attributes.uid, attributes.gid];
     ids.into_iter().find(|id| *id > limits::LAYER_ID_MAX).map_or(Ok(()), Err)
 }
 
 fn ids(attributes: &Attributes, kept: Ids) -> (Option<Uid>, Option<Gid>) {
-    // They were checked; an id that did not fit would leave the file root's.
+    // They were checked; an id that did not fit would leave the file to root.
     let id = |id: u64| kept.on_disk(u32::try_from(id).unwrap_or(0));
     (Some(Uid::from_raw(id(attributes.uid))), Some(Gid::from_raw(id(attributes.gid))))
 }
@@ -40,7 +40,7 @@ pub(super) fn times(modified: Moment) -> Timestamps {
     Timestamps { last_access: moment, last_modification: moment }
 }
 
-/// Takes off what a directory of a layer below had.
+/// Removes the attributes that a directory of a layer below had.
 pub(super) fn clear_xattrs(file: BorrowedFd<'_>, owners: Owners) -> rustix::io::Result<()> {
     for name in xattr_names(file)?.iter().filter(|name| is_set(name, owners)) {
         fremovexattr(file, name.as_c_str())?;
@@ -48,8 +48,8 @@ pub(super) fn clear_xattrs(file: BorrowedFd<'_>, owners: Owners) -> rustix::io::
     Ok(())
 }
 
-/// Sets everything on a file or directory that is open. The owner comes first, because giving a file away
-/// takes its setuid bit and its capabilities.
+/// Sets everything on an open file or directory. The owner comes first, because changing it clears the setuid bit and
+/// capabilities.
 pub(crate) fn set(
     file: impl AsFd,
     attributes: &Attributes,
@@ -70,7 +70,7 @@ pub(crate) fn set(
     futimens(file, &times(attributes.modified))
 }
 
-/// Sets what can be set on a link or FIFO, by its name. Neither may have attributes of users.
+/// Sets what can be set on a link or FIFO, by its name. Neither may have user attributes.
 pub(crate) fn set_on_special(
     directory: BorrowedFd<'_>,
     name: &[u8],

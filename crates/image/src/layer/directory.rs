@@ -1,5 +1,5 @@
-//! The directories of a layer: found or made on the way to an entry, and finished when nothing is written
-//! into them any more.
+//! The directories of a layer: found or created on the way to an entry, and completed when no more entries are written
+//! into them.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::rc::Rc;
@@ -20,12 +20,12 @@ use sandkeep_tree::{
     tree_path::TreePath,
 };
 
-/// What a directory is that nobody has described.
+/// The mode of a directory without an entry.
 const DIRECTORY_MODE: u32 = 0o755;
 
-/// The directory of the entry before.
+/// The directory of the previous entry.
 pub(super) struct Parent {
-    /// As the entry had it, and without the links in it.
+    /// As written in the entry, and without links.
     written: TreePath,
     path: TreePath,
     fd: Rc<OwnedFd>,
@@ -33,16 +33,16 @@ pub(super) struct Parent {
 
 /// What a directory gets when the layer is complete.
 pub(super) enum Pending {
-    /// It was there; only its time changed, because something in it did.
+    /// It existed; only its time changed, because an entry in it did.
     Time(Moment),
     All(Attributes),
 }
 
-/// What a new directory does to those of the same name in the layers below.
+/// How a new directory affects those of the same name in the layers below.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Hides {
     Nothing,
-    /// It takes the place of something that hid them.
+    /// It replaces something that hid them.
     WhatIsBelow,
 }
 
@@ -67,7 +67,7 @@ impl Applying<'_> {
         self.note_directory(path, Pending::All(attributes))
     }
 
-    /// Makes a directory that only its owner can enter, until the end.
+    /// Creates a directory that only its owner can enter, until the end.
     fn make_directory(
         &mut self,
         path: &TreePath,
@@ -88,7 +88,7 @@ impl Applying<'_> {
         make().map_err(|error: Errno| at(path, error.into()))
     }
 
-    /// The directory of an entry, made if it is missing.
+    /// The directory of an entry, created if it is missing.
     pub(super) fn parent(
         &mut self,
         written: &TreePath,
@@ -107,8 +107,8 @@ impl Applying<'_> {
         self.parent = None;
     }
 
-    /// Opens a directory of this layer. What is missing of the way to it is made, as it is in the layers
-    /// below or as root's, 0755.
+    /// Opens a directory of this layer. Missing parents are created, with the attributes of the layers below or as
+    /// root's, 0755.
     pub(super) fn enter(&mut self, path: &TreePath) -> Result<OwnedFd, LayerError> {
         if self.directories.contains_key(path) {
             let there = open_dir(self.view.upper, path.bytes());
@@ -125,7 +125,7 @@ impl Applying<'_> {
         Ok(directory)
     }
 
-    /// Opens one directory, or makes it, and notes that this layer has it.
+    /// Opens or creates one directory, and records that this layer has it.
     fn touch(
         &mut self,
         path: &TreePath,
@@ -143,7 +143,7 @@ impl Applying<'_> {
                 self.note_existing(path, &there)?;
                 return Ok(there);
             }
-            // It was hidden, and this layer has something in it all the same.
+            // It was hidden, but this layer has an entry in it.
             Ok(stat) if is_whiteout(&stat) => {
                 remove(self.view.upper, parent.as_fd(), name).map_err(|error| at(path, error))?;
                 Hides::WhatIsBelow
@@ -161,7 +161,7 @@ impl Applying<'_> {
                 Attributes { mode: DIRECTORY_MODE, ..Attributes::default() }
             }
         };
-        // Nobody has named it, so nobody has counted it.
+        // It has no entry of its own, so it was not counted.
         self.room.take(0, 1).map_err(|error| at(path, error))?;
         self.make_directory(path, parent, name, hides)?;
         self.note_directory(path.clone(), Pending::All(own))?;
@@ -190,7 +190,7 @@ impl Applying<'_> {
         if self.view.whiteouts == Whiteouts::Remove {
             return Ok(Stands::Alone);
         }
-        // A layer that does not say what its root is got that of the layers below, which must be the usual.
+        // If a layer has no entry for its root, it inherits that of the layers below, which must be the default.
         let root = TreePath::default();
         let borrowed = match self.directories.get(&root) {
             Some(Pending::All(_)) => false,
@@ -209,15 +209,15 @@ impl Applying<'_> {
         }
     }
 
-    /// The layer is complete: directories get what they wait for, the deepest first, because one may
-    /// forbid its owner to enter it.
+    /// The layer is complete: directories get their final attributes, deepest first, because one may forbid its owner
+    /// to enter it.
     pub(super) fn finish(mut self) -> Result<Applied, LayerError> {
         self.applied.stands = self.stands()?;
         for (path, pending) in std::mem::take(&mut self.directories).into_iter().rev() {
             match open_dir(self.view.upper, path.bytes()) {
                 Ok(directory) => settle(&directory, &pending, &mut self.applied)
                     .map_err(|error| at(&path, error.into()))?,
-                // Something else has its place by now.
+                // Something else has replaced it by now.
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
                 Err(error) => return Err(at(&path, error.into())),
             }

@@ -1,4 +1,4 @@
-//! Any bytes as a layer: whatever they are, nothing changes outside of the directory they are applied in.
+//! Arbitrary bytes as a layer: nothing changes outside of the target directory.
 
 use std::fs::{self, File};
 use std::io::Cursor;
@@ -18,7 +18,7 @@ use sandkeep_tree::{
     untrusted,
 };
 
-/// A place that is removed with all that came to lie in it.
+/// A directory that is removed with its content.
 struct Place(PathBuf);
 
 impl Place {
@@ -47,7 +47,7 @@ impl Drop for Place {
     }
 }
 
-/// Everything beneath a directory but what a layer may change.
+/// Everything below a directory except what a layer may change.
 fn fingerprint(top: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut pending = vec![top.to_owned()];
@@ -65,13 +65,13 @@ fn fingerprint(top: &Path) -> Vec<String> {
             pending.extend(entries.map(|entry| entry.expect("an entry").path()));
         }
     }
-    // The root itself is the layer's to change.
+    // The layer may change the root itself.
     found.retain(|line| !line.starts_with(&format!("{} ", top.join("root").display())));
     found.sort();
     found
 }
 
-/// Gives every header the checksum it should have: else hardly anything would get past it.
+/// Gives every header a correct checksum: otherwise hardly any input would get past it.
 fn mended(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let mut at = 0;
@@ -88,8 +88,8 @@ fn mended(bytes: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Proves the bytes, and applies them both ways. The diff id never fits, so every layer ends as an error, at the latest when all
-/// of it has been applied.
+/// Proves the bytes, and applies them both ways. The diff id never matches, so every layer ends with an error, at the
+/// latest when all of it has been applied.
 pub fn apply_layer(bytes: &[u8]) {
     apply_bytes(bytes);
     if Compression::of(bytes).is_ok_and(|found| found == Compression::None) {
@@ -119,7 +119,7 @@ fn apply_bytes(bytes: &[u8]) {
     }
 }
 
-/// Layers that go to all the places in which something can go wrong.
+/// Layers that reach all places in which something can go wrong.
 pub fn layers() -> Vec<Vec<u8>> {
     let escapes = Tar::new()
         .symlink("out", "../beside")

@@ -11,8 +11,8 @@ use super::{LayerError, attributes};
 use sandkeep_tree::{archive::attributes as found, beneath, copy_data, tree_path::TreePath};
 
 impl Applying<'_> {
-    /// Another name for a file. One of a layer below in an overlay is first copied into this one, as
-    /// the overlay itself would do.
+    /// Adds another name for a file. A file of a lower overlay layer is first copied into this one, as the overlay
+    /// itself would do.
     pub(super) fn take_hardlink(
         &mut self,
         path: TreePath,
@@ -55,8 +55,8 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Copies what is below, bytes and all, under the same name into this layer. Holes stay holes, and all that is
-    /// copied is no more than a layer may hold.
+    /// Copies a lower file under the same name into this layer. Holes are kept, and the total copied size is limited to
+    /// that of a layer.
     fn copy_up(
         &mut self,
         node: &Node,

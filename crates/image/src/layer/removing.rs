@@ -1,4 +1,4 @@
-//! Taking away what a layer replaces or hides, however large and deep it is.
+//! Removes what a layer replaces or hides, however large and deep it is.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -7,8 +7,8 @@ use rustix::io::Errno;
 
 use sandkeep_tree::{beneath::open_dir, untrusted};
 
-/// Removes a file, or a directory with all that is in it. `root` is the top of the tree: what is not empty
-/// is moved to a place of its own there, because directories are emptied from the top, without depth.
+/// Removes a file, or a directory with its content. `root` is the top of the tree: nonempty directories are moved there
+/// first, so that they are emptied without depth.
 pub(super) fn remove(
     root: BorrowedFd<'_>,
     directory: BorrowedFd<'_>,

@@ -1,4 +1,4 @@
-//! What applying a layer comes to, on real filesystems.
+//! The result of applying a layer, on real file systems.
 
 mod limits;
 mod links;

@@ -1,9 +1,9 @@
-//! What a path leads to while a layer is applied: in the layer's own directory and, if it will lie upon
-//! others in an overlay, in those below as far as they show through.
+//! Path lookup while a layer is applied: in the layer's own directory and, for an overlay, in the visible parts of
+//! those below.
 //!
-//! The kernel never follows a link here: each lookup is of one name in one directory. Links are followed
-//! by [`View::resolve`], which starts again from the layer's root where a link is absolute and stays there
-//! where one leads up too far. So a path means what it will mean in a sandbox that has the layer as root.
+//! The kernel never follows a link here: each lookup is of one name in one directory. [`View::resolve`] follows links
+//! itself: absolute ones start at the layer's root, and `..` cannot leave it. So a path has the same meaning as in a
+//! sandbox with the layer as root.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,7 +23,7 @@ pub(super) fn file_type(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-/// The layer's directory upon the ones below.
+/// The layer's directory on top of the ones below.
 pub(super) struct View<'a> {
     pub(super) upper: BorrowedFd<'a>,
     pub(super) whiteouts: Whiteouts,
@@ -33,7 +33,7 @@ pub(super) struct View<'a> {
     pub(super) asked_below: Cell<bool>,
 }
 
-/// Where something was found, if anywhere.
+/// Where an entry was found.
 pub(super) enum Found {
     Nowhere,
     /// In the layer's own directory.
@@ -42,18 +42,18 @@ pub(super) enum Found {
     Below(Node),
 }
 
-/// A file by a descriptor that can only be looked at.
+/// A file, as an `O_PATH` descriptor.
 pub(super) struct Node {
     pub(super) fd: OwnedFd,
     pub(super) stat: Stat,
 }
 
-/// What one tree of several says about a path.
+/// The answer of one tree about a path.
 enum Said {
     This(Node),
-    /// It is not there, and what lies below cannot be seen.
+    /// It does not exist, and lower entries are hidden.
     Hidden,
-    /// Whatever lies below.
+    /// The lower layers decide.
     Nothing,
 }
 
@@ -68,14 +68,14 @@ pub(super) enum LookupError {
 }
 
 impl View<'_> {
-    /// What a path without links in it is.
+    /// The entry at a path without links.
     pub(super) fn look(&self, path: &TreePath) -> rustix::io::Result<Found> {
         match self.ask(self.upper, path)? {
             Said::This(node) => return Ok(Found::Here(node)),
             Said::Hidden => return Ok(Found::Nowhere),
             Said::Nothing => {}
         }
-        // That nothing is there is an answer, too.
+        // That nothing exists is an answer, too.
         self.asked_below.set(true);
         for lower in self.lowers.iter().rev() {
             match self.ask(lower.as_fd(), path)? {
@@ -87,7 +87,7 @@ impl View<'_> {
         Ok(Found::Nowhere)
     }
 
-    /// Asks one tree, as an overlay does: name by name, minding the marks.
+    /// Looks a path up in one tree like an overlay: name by name, honouring whiteouts.
     fn ask(&self, tree: BorrowedFd<'_>, path: &TreePath) -> rustix::io::Result<Said> {
         let mut fd = open(tree, b"", OFlags::PATH)?;
         let mut stat = fstat(&fd)?;
@@ -111,9 +111,9 @@ impl View<'_> {
         Ok(Said::This(Node { fd, stat }))
     }
 
-    /// The path of a directory without the links in it. The directory need not be there.
+    /// The path of a directory with its links resolved. The directory need not exist.
     pub(super) fn resolve(&self, path: &TreePath) -> Result<TreePath, LookupError> {
-        // Nearly always it is a directory of this layer, and no link is in the way.
+        // Nearly always it is a directory of this layer, without links on the way.
         if open(self.upper, path.bytes(), OFlags::PATH | OFlags::DIRECTORY).is_ok() {
             return Ok(path.clone());
         }

@@ -1,5 +1,5 @@
-//! Whiteouts: names by which a layer says that something below it is gone. They hide layers below and
-//! nothing of the layer they are in, so their place in the archive does not matter.
+//! Whiteouts: names by which a layer hides lower entries. They never hide entries of the same layer, so their position
+//! in the archive does not matter.
 
 use std::os::fd::AsFd;
 
@@ -19,19 +19,19 @@ use sandkeep_tree::{
 };
 
 const PREFIX: &[u8] = b".wh.";
-/// What aufs kept for itself has two of the prefix; one of these is a mark, the others mean nothing.
+/// Internal entries of aufs have the prefix twice; one of these is a mark, the others have no meaning.
 const META_PREFIX: &[u8] = b".wh..wh.";
 const OPAQUE_NAME: &[u8] = b".wh..wh..opq";
 
-/// What the name of an entry says about the layers below.
+/// The meaning of an entry's name for the layers below.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Mark<'a> {
-    /// Nothing: it is a file of its own.
+    /// None: an ordinary entry.
     None,
     Hides(&'a [u8]),
-    /// All that the directory has below.
+    /// Hides everything that the directory has below.
     Opaque,
-    /// Left over by an old storage driver.
+    /// A leftover of an old storage driver.
     Meaningless,
     /// It would hide a directory from within itself.
     Nonsense,
@@ -60,7 +60,7 @@ impl Applying<'_> {
                 FileType::Directory => self.make_opaque(&path),
                 _ => Ok(()),
             },
-            // Only where the directory holds the tree below can something be here and not ours.
+            // Only if the directory contains the tree below can an entry exist that is not ours.
             Ok(_) => {
                 let parent = self.enter(&directory)?;
                 self.forget_parent();
@@ -71,7 +71,7 @@ impl Applying<'_> {
         }
     }
 
-    /// Hides a name that this layer does not have. Whether the layers below do have it is not asked.
+    /// Hides a name that this layer does not have, whether or not the layers below do.
     fn hide_below(
         &mut self,
         directory: &TreePath,
@@ -90,7 +90,7 @@ impl Applying<'_> {
         }
     }
 
-    /// Hides all that a directory has below.
+    /// Hides everything that a directory has below.
     pub(super) fn hide_all(&mut self, directory: &TreePath) -> Result<(), LayerError> {
         let directory = self.resolve(directory)?;
         match self.look(&directory)? {
@@ -100,7 +100,7 @@ impl Applying<'_> {
     }
 
     fn make_opaque(&mut self, directory: &TreePath) -> Result<(), LayerError> {
-        // Either way the layer has it from now on, with the time that it had before.
+        // Either way the layer now has an entry for it, with its previous time.
         let entered = self.enter(directory)?;
         match self.view.whiteouts {
             Whiteouts::Remove => self.remove_what_is_not_ours(directory),
@@ -110,8 +110,7 @@ impl Applying<'_> {
         }
     }
 
-    /// Goes into those directories alone that this layer has touched, so the way is never longer than a path
-    /// of the layer may be.
+    /// Descends only into directories that this layer has touched, so a path is never longer than a layer's may be.
     fn remove_what_is_not_ours(&mut self, top: &TreePath) -> Result<(), LayerError> {
         self.forget_parent();
         let mut pending = vec![top.clone()];
@@ -121,7 +120,7 @@ impl Applying<'_> {
             for (name, kind) in
                 untrusted::entries(&directory).map_err(|error| at(&path, error.into()))?
             {
-                // A name that makes the path too long is none of this layer's.
+                // A name that makes the path too long does not belong to this layer.
                 let child = path.join(name.to_bytes()).ok().filter(|child| self.is_ours(child));
                 match child {
                     Some(child) if kind == FileType::Directory => pending.push(child),
@@ -135,7 +134,7 @@ impl Applying<'_> {
     }
 }
 
-/// What an overlay takes for "gone". Everybody may make this one device.
+/// The overlay's whiteout. Every user may create this one device.
 pub(super) fn make_whiteout(directory: impl AsFd, name: &[u8]) -> rustix::io::Result<()> {
     mknodat(directory, name, FileType::CharacterDevice, Mode::empty(), 0)
 }

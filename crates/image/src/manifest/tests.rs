@@ -1,4 +1,4 @@
-//! Documents of registries and layouts, good and bad.
+//! Documents of registries and layouts, valid and invalid.
 
 use serde_json::json;
 

@@ -1,5 +1,5 @@
-//! The common subset of Dockerfiles. What is not in it is an error, because a build that leaves something
-//! out would be another one.
+//! The common subset of Dockerfiles. Everything outside of it is an error, because a build that ignores an instruction
+//! would be another build.
 
 mod copy;
 
@@ -30,7 +30,7 @@ pub fn read(text: &str, given: BTreeMap<String, String>) -> Result<Recipe, Recip
     }
 }
 
-/// What BuildKit has without anybody giving it.
+/// BuildKit's predefined arguments.
 fn platform_arguments() -> BTreeMap<String, String> {
     let here = Platform::here();
     let mut arguments = BTreeMap::new();
@@ -48,7 +48,7 @@ struct Reader {
     recipe: Recipe,
 }
 
-/// The flags before what an instruction is about.
+/// The flags before an instruction's arguments.
 struct Flagged<'a> {
     flags: Vec<(&'a str, Option<&'a str>)>,
     rest: &'a str,
@@ -74,7 +74,7 @@ impl Reader {
         if steps >= RECIPE_STEPS_MAX {
             return Err(Problem::TooManySteps);
         }
-        // Whatever comes before the first stage is refused above.
+        // Instructions before the first stage were refused above.
         self.recipe.stages.last_mut().ok_or(Problem::Nothing)?.steps.push(step);
         Ok(())
     }
@@ -119,7 +119,7 @@ impl Reader {
         }
     }
 
-    /// An `ARG` before the first stage: for the `FROM`s, and for stages that ask for it.
+    /// An `ARG` before the first stage: for `FROM`, and for stages that declare it.
     fn global(&mut self, line: &Line) -> Result<(), Problem> {
         for (name, default) in self.arguments(&line.rest)? {
             let value = match self.recipe.given.get(&name) {
@@ -207,7 +207,7 @@ impl Reader {
         match documents {
             _ if rest.is_empty() => Err(Problem::Needs { instruction: "RUN", needs: "a command" }),
             [] => Ok(command(rest)),
-            // A document alone is the script itself.
+            // A single document is the script itself.
             [script] if script.written == rest => match script.content.starts_with("#!") {
                 true => {
                     let what = "a here-document with an interpreter (#!) of its own".to_owned();
@@ -215,7 +215,7 @@ impl Reader {
                 }
                 false => Ok(Command::Shell(script.content.clone())),
             },
-            // Else the shell reads them, as it would from a script.
+            // Otherwise the shell reads them, as from a script.
             several => {
                 let mut script = format!("{rest}\n");
                 for document in several {
@@ -227,7 +227,7 @@ impl Reader {
         }
     }
 
-    /// `A=b C="d e"`, or in the old way `A b c`, which is one pair.
+    /// `A=b C="d e"`, or the old form `A b c`, which is one pair.
     fn pairs(&self, instruction: &'static str, rest: &str) -> Result<Vec<(Text, Text)>, Problem> {
         let needs = Problem::Needs { instruction, needs: "NAME=value" };
         let found = words(rest, self.escape);
@@ -302,7 +302,7 @@ fn flagged(mut rest: &str) -> Flagged<'_> {
     Flagged { flags, rest }
 }
 
-/// A list of strings is the exec form; all else, what is no proper list included, is for a shell.
+/// A JSON list of strings is the exec form; everything else, including an invalid list, is for a shell.
 fn command(rest: &str) -> Command {
     match list(rest) {
         Some(argv) => Command::Exec(argv),

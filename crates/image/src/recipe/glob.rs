@@ -1,13 +1,13 @@
-//! Patterns of paths as Docker has them: `*` and `?` within a name, `[a-z]` and `[^a]`, `\` before what is
-//! meant as it is, and `**` for any number of directories.
+//! Docker's path patterns: `*` and `?` within a name, `[a-z]` and `[^a]`, `\` to escape a character, and `**` for any
+//! number of directories.
 
-/// A pattern, taken apart at its slashes.
+/// A pattern, split at its slashes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(Vec<Part>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
-    /// Any number of names, none included.
+    /// Any number of names, including none.
     Any,
     Name(Vec<Token>),
 }
@@ -27,7 +27,7 @@ enum Sense {
 }
 
 impl Pattern {
-    /// `None` if a bracket or an escape has no end.
+    /// `None` if a bracket or an escape is incomplete.
     pub fn read(text: &str) -> Option<Self> {
         let parts = text.split('/').filter(|part| !part.is_empty() && *part != ".");
         let part = |part: &str| match part {
@@ -37,19 +37,19 @@ impl Pattern {
         parts.map(part).collect::<Option<_>>().map(Self)
     }
 
-    /// Whether it is more than one path as it is written.
+    /// Whether it can match more than one path.
     pub fn is_wild(text: &str) -> bool {
         text.contains(['*', '?', '[', '\\'])
     }
 
-    /// Whether a path, relative and without dots, is meant.
+    /// Whether it matches a path (relative, without dots).
     pub fn matches(&self, path: &str) -> bool {
         let names: Vec<Vec<char>> = names(path).map(|name| name.chars().collect()).collect();
         let rows = self.0.iter().fold(vec![0], |reached, part| step(&reached, part, &names));
         rows.contains(&names.len())
     }
 
-    /// Whether a path or a directory above it is meant.
+    /// Whether it matches a path or one of its parent directories.
     pub fn matches_above(&self, path: &str) -> bool {
         let names: Vec<&str> = names(path).collect();
         (1..=names.len()).any(|length| self.matches(&names[..length].join("/")))
@@ -60,8 +60,8 @@ fn names(path: &str) -> impl Iterator<Item = &str> {
     path.split('/').filter(|name| !name.is_empty() && *name != ".")
 }
 
-/// How many names may be behind us after a part, if so many may be before it. Sets of places instead of
-/// going back and forth, so that no pattern takes more than its length times the path's.
+/// The numbers of consumed names after a part, given those before it. Sets of positions instead of backtracking, so
+/// that no pattern takes more than its length times the path's.
 fn step(reached: &[usize], part: &Part, names: &[Vec<char>]) -> Vec<usize> {
     match part {
         Part::Any => {
@@ -118,7 +118,7 @@ fn tokens(name: &str) -> Option<Vec<Token>> {
     Some(tokens)
 }
 
-/// After the `[`, up to and with the `]`.
+/// Parses after the `[`, up to and including the `]`.
 fn class(characters: &mut std::str::Chars<'_>) -> Option<Token> {
     let sense = match characters.as_str().starts_with(['^', '!']) {
         true => {

@@ -1,5 +1,5 @@
-//! `.dockerignore`: which files of a directory a build does not get to see. The last line that is about a
-//! path decides; one that begins with `!` lets it in again.
+//! `.dockerignore`: the files of a directory that are excluded from a build. The last matching line decides; a line
+//! that starts with `!` includes files again.
 
 use super::glob::Pattern;
 use super::problem::{Problem, RecipeError};
@@ -39,20 +39,20 @@ impl Ignore {
         Ok(Self(rules))
     }
 
-    /// Whether a path, relative to the directory, is left out. What lies in a directory that is left out
-    /// is left out with it, unless a later line lets it in: so a directory cannot be passed by unseen.
+    /// Whether a path, relative to the directory, is excluded. The content of an excluded directory is excluded too,
+    /// unless a later line includes it, so such a directory cannot be skipped.
     pub fn leaves_out(&self, path: &str) -> bool {
         let about = self.0.iter().rev().find(|(pattern, _)| pattern.matches_above(path));
         about.is_some_and(|(_, verdict)| *verdict == Verdict::Out)
     }
 
-    /// Whether some line lets something in again, so that directories that are left out must be walked.
+    /// Whether some line includes files again, so that excluded directories must be traversed.
     pub fn lets_in(&self) -> bool {
         self.0.iter().any(|(_, verdict)| *verdict == Verdict::In)
     }
 }
 
-/// Without `..` and what it takes back.
+/// Resolves `..`.
 fn clean(pattern: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in pattern.split('/') {

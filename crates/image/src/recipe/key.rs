@@ -1,29 +1,29 @@
-//! What the result of a step is known by: what was there before, what is done, and to which files.
+//! The cache key of a step's result: the state before, the effect, and the copied files.
 
 use super::scene::{Copied, CopiedFrom, Directory, Effect, Running};
 use super::{Archives, Origin};
 use sandkeep_tree::digest::{Digest, Hasher};
 
-/// Changes when keys come to mean something else, so that none of an older daemon is taken for ours.
+/// Changed whenever the meaning of keys changes, so that keys of an older version never match.
 const VERSION: &str = "sandkeep recipe 1";
 
-/// Two builds that come to the same key have the same files.
+/// Two builds with the same key have the same files.
 ///
-/// What is only noted in the config is in no key: whatever of it matters to a command (its environment,
-/// directory and user) is in the key of that command.
+/// Settings that are only recorded in the config are not part of a key: those that affect a command (its environment,
+/// directory and user) are in the key of that command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(Digest);
 
-/// A file that a step copies, whatever about it is copied being in the digest.
+/// A file that a step copies; the digest covers everything that is copied of it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CopiedFile {
-    /// Relative to what is copied from.
+    /// Relative to the source tree.
     pub path: String,
     pub digest: Digest,
 }
 
 impl Key {
-    /// Of a base: the diff ids of its layers, lowest first.
+    /// For a base: the diff ids of its layers, lowest first.
     pub fn of_layers(layers: &[Digest]) -> Self {
         let mut writer = Writer::new("layers");
         writer.number(layers.len());
@@ -31,7 +31,7 @@ impl Key {
         writer.key()
     }
 
-    /// After an effect. `files` are those that it copies, in any order.
+    /// The key after an effect. `files` are those that it copies, in any order.
     pub fn after(self, effect: &Effect, files: &[CopiedFile]) -> Self {
         match effect {
             Effect::Noted => self,
@@ -74,7 +74,7 @@ impl Key {
     fn after_copying(self, copied: &Copied, files: &[CopiedFile]) -> Self {
         let Copied { from, sources, to, owner, mode, archives } = copied;
         let mut writer = self.followed_by("copy");
-        // Which stage or image it was does not matter if the files are the same.
+        // The name of the stage or image does not matter if the files are the same.
         writer.text(match from {
             Origin::Context => "context",
             Origin::Stage(_) | Origin::Image(_) => "tree",
@@ -111,7 +111,7 @@ impl Key {
     }
 }
 
-/// Writes everything with its length before it, so that no two things are written alike.
+/// Writes each value with its length before it, so that the encoding is unambiguous.
 struct Writer(Hasher);
 
 impl Writer {

@@ -1,23 +1,23 @@
-//! The lines of a Dockerfile: comments taken out, continued ones joined, here-documents taken up.
+//! The lines of a Dockerfile: comments removed, continuations joined, here-documents collected.
 
 use super::problem::{Problem, RecipeError};
 use super::text::words;
 use sandkeep_core::limits::{RECIPE_LINES_MAX, RECIPE_MAX_BYTES};
 
 const ESCAPE_DEFAULT: char = '\\';
-/// The instructions that here-documents may follow.
+/// The instructions that support here-documents.
 const WITH_DOCUMENTS: [&str; 3] = ["RUN", "COPY", "ADD"];
 
-/// A file in its parts.
+/// A file split into its parts.
 pub struct Lines {
     pub escape: char,
     pub instructions: Vec<Line>,
 }
 
-/// One instruction, however many lines it took.
+/// One instruction, on one or more lines.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Where it begins, counted from 1.
+    /// Its first line, counted from 1.
     pub number: usize,
     /// Upper case.
     pub instruction: String,
@@ -28,13 +28,13 @@ pub struct Line {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
     pub name: String,
-    /// As it is written where it begins: `<<-"EOF"`.
+    /// As written at its start: `<<-"EOF"`.
     pub written: String,
     pub content: String,
     pub variables: Variables,
 }
 
-/// Whether variables of a here-document are looked at.
+/// Whether variables in a here-document are expanded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variables {
     Expanded,
@@ -66,7 +66,7 @@ pub fn read(text: &str) -> Result<Lines, RecipeError> {
     Ok(Lines { escape, instructions })
 }
 
-/// `# escape=` among the comments at the very top, which end at the first that is none of the kind.
+/// `# escape=` in the leading comments, which end at the first comment of another kind.
 fn directive_escape(lines: &[&str]) -> Result<char, RecipeError> {
     for (index, line) in lines.iter().enumerate() {
         let directive = line.trim().strip_prefix('#').and_then(|rest| rest.split_once('='));
@@ -91,7 +91,7 @@ fn is_comment(line: &str) -> bool {
 }
 
 impl Reader<'_> {
-    /// The next instruction with the lines that it goes on in, and where it begins.
+    /// The next instruction with its continuation lines, and its first line.
     fn joined(&mut self) -> Option<(usize, String)> {
         let skipped = |line: &&str| line.trim().is_empty() || is_comment(line);
         while self.lines.get(self.at).is_some_and(skipped) {
@@ -102,7 +102,7 @@ impl Reader<'_> {
         let mut begun = false;
         while let Some(line) = self.lines.get(self.at) {
             self.at += 1;
-            // Comments and empty lines do not end what goes on.
+            // Comments and empty lines do not end a continuation.
             if begun && (is_comment(line) || line.trim().is_empty()) {
                 continue;
             }
@@ -118,7 +118,7 @@ impl Reader<'_> {
         begun.then_some((number, joined))
     }
 
-    /// A line without its last escape, if that makes it go on; an escaped escape does not.
+    /// A line without its final escape, if that continues it; an escaped escape does not.
     fn continued<'b>(&self, line: &'b str) -> Option<&'b str> {
         let rest = line.trim_end_matches([' ', '\t', '\r']).strip_suffix(self.escape)?;
         (!rest.ends_with(self.escape)).then_some(rest)
@@ -173,7 +173,7 @@ enum Tabs {
     Stripped,
 }
 
-/// `<<NAME`, `<<-NAME`, `<<"NAME"`, with a descriptor before it or not.
+/// `<<NAME`, `<<-NAME`, `<<"NAME"`, optionally with a descriptor before it.
 fn beginning(word: &str) -> Option<Beginning<'_>> {
     let after = word.trim_start_matches(|c: char| c.is_ascii_digit()).strip_prefix("<<")?;
     let (tabs, after) = match after.strip_prefix('-') {

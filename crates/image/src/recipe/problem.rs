@@ -1,4 +1,4 @@
-//! What is wrong with a build file, and where.
+//! Problems of a build file, with their locations.
 
 use sandkeep_core::limits::{
     RECIPE_EXPANDED_MAX_BYTES, RECIPE_LINES_MAX, RECIPE_MAX_BYTES, RECIPE_PORTS_MAX,

@@ -1,5 +1,4 @@
-//! What a stage's steps come to, one after the other: variables in their places, paths made whole, the
-//! config of the image to be kept along.
+//! Evaluates a stage's steps in order: expands variables, makes paths absolute, and updates the image's config.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +13,10 @@ use sandkeep_core::limits::{
 };
 
 const SHELL_DEFAULT: [&str; 2] = ["/bin/sh", "-c"];
-/// How the names of the labels begin that mean something to us.
+/// Prefix of our own labels.
 const OWN_LABELS: &str = "sandkeep.";
 
-/// Where a stage is.
+/// The state of a stage.
 #[derive(Clone, Debug)]
 pub struct Scene {
     config: ImageConfig,
@@ -31,14 +30,14 @@ pub struct Scene {
     ready: Option<Ready>,
 }
 
-/// Whose `CMD` it is: an `ENTRYPOINT` does away with the base's.
+/// Where `CMD` comes from: an `ENTRYPOINT` removes the base's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cmd {
     OfBase,
     OfStage,
 }
 
-/// What a stage starts from, once that is known.
+/// The base of a stage, once it is known.
 #[derive(Clone, Copy, Debug)]
 pub enum Beginning<'a> {
     Scratch,
@@ -46,29 +45,29 @@ pub enum Beginning<'a> {
     Stage(&'a Scene),
 }
 
-/// What is to be done for a step.
+/// What to do for a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing: what it says is in the config.
+    /// Nothing: it only changes the config.
     Noted,
     Run(Running),
     Copy(Copied),
     Directory(Directory),
 }
 
-/// A directory that must be there from now on.
+/// A directory that must exist from now on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directory {
     /// Absolute.
     pub path: String,
-    /// Whose it is if it has to be made, as in [`Copied::owner`].
+    /// Its owner if it has to be created, as in [`Copied::owner`].
     pub owner: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Running {
     pub argv: Vec<String>,
-    /// All of it; a `PATH` only if somebody set one.
+    /// The whole environment; `PATH` only if one was set.
     pub env: Vec<(String, String)>,
     /// Absolute.
     pub workdir: String,
@@ -79,9 +78,9 @@ pub struct Running {
 pub struct Copied {
     pub from: Origin,
     pub sources: Vec<CopiedFrom>,
-    /// Absolute; with a slash at its end it is a directory, else it is one if it is there.
+    /// Absolute; a directory if it ends with a slash or is an existing one.
     pub to: String,
-    /// `user`, `uid:gid` and so on, by the image's own names; root if nobody says.
+    /// `user`, `uid:gid` and so on, with the image's own names; default: root.
     pub owner: Option<String>,
     pub mode: Option<u32>,
     pub archives: Archives,
@@ -89,7 +88,7 @@ pub struct Copied {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CopiedFrom {
-    /// A path or a [`Pattern`](super::Pattern), relative, without dots; empty for all there is.
+    /// A path or a [`Pattern`](super::Pattern), relative, without dots; empty for everything.
     Path(String),
     Inline {
         name: String,
@@ -116,12 +115,12 @@ impl Scene {
         }
     }
 
-    /// How what was built so far wants to be run.
+    /// The config of the image so far.
     pub fn config(&self) -> &ImageConfig {
         &self.config
     }
 
-    /// What is to run in every sandbox of the template, for the shell.
+    /// The start command of the template, for the shell.
     pub fn start(&self) -> Option<&str> {
         self.start.as_deref()
     }
@@ -130,7 +129,7 @@ impl Scene {
         self.ready.as_ref()
     }
 
-    /// Takes the next step of the stage.
+    /// Evaluates the next step of the stage.
     pub fn take(&mut self, step: &Step) -> Result<Effect, RecipeError> {
         self.effect(&step.instruction).map_err(RecipeError::at(step.line))
     }
@@ -165,7 +164,7 @@ impl Scene {
         Ok(Effect::Noted)
     }
 
-    /// What `ENV` says wins over what `ARG` says.
+    /// `ENV` takes precedence over `ARG`.
     fn look_up(&self, name: &str) -> Option<&str> {
         let env = self.config.env.iter().rev().find(|(own, _)| own == name);
         let value = env.map(|(_, value)| value).or_else(|| self.arguments.get(name));
@@ -176,7 +175,7 @@ impl Scene {
         text.expand(&|name| self.look_up(name))
     }
 
-    /// All of one instruction, which together may come to no more than one text alone.
+    /// Expands all texts of one instruction, with a common limit on the result.
     fn expand_all<'a>(
         &self,
         texts: impl IntoIterator<Item = &'a Text>,
@@ -191,7 +190,7 @@ impl Scene {
         texts.into_iter().map(each).collect()
     }
 
-    /// All of them see what was there before the first.
+    /// All of them are expanded with the variables from before the first.
     fn expand_pairs(&self, pairs: &[(Text, Text)]) -> Result<Vec<(String, String)>, Problem> {
         let names = self.expand_all(pairs.iter().map(|(name, _)| name))?;
         let values = self.expand_all(pairs.iter().map(|(_, value)| value))?;
@@ -362,7 +361,7 @@ fn bytes_of<'a>(pairs: impl Iterator<Item = (&'a String, &'a String)>) -> usize 
     pairs.map(|(name, value)| name.len() + value.len()).sum()
 }
 
-/// An absolute path without dots and doubled slashes. `..` of the root is the root.
+/// An absolute path without dots and double slashes. `..` of the root is the root.
 fn whole(path: &str) -> String {
     let mut names: Vec<&str> = Vec::new();
     for name in path.split('/') {

@@ -1,4 +1,4 @@
-//! What build files come to, instruction by instruction, and whole ones as people write them.
+//! The results of build files, instruction by instruction, and of complete ones as people write them.
 
 mod real;
 

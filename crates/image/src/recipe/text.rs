@@ -1,10 +1,10 @@
-//! A text in which variables may stand, read by the rules of Dockerfiles: quotes and escapes as in a
-//! shell, `$X`, `${X}`, `${X:-else}`, `${X:+then}` and `${X:?message}`, and the same without the colon.
+//! A text with variables, by the rules of Dockerfiles: quotes and escapes as in a shell, `$X`, `${X}`, `${X:-else}`,
+//! `${X:+then}` and `${X:?message}`, and the same without the colon.
 
 use super::problem::Problem;
 use sandkeep_core::limits::{RECIPE_EXPANDED_MAX_BYTES, RECIPE_NESTING_MAX};
 
-/// Plain pieces and variables, in their order.
+/// Literal pieces and variables, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text(Vec<Piece>);
 
@@ -14,10 +14,10 @@ enum Piece {
     Variable { name: String, unless: Option<Unless> },
 }
 
-/// What stands for a variable that is not as one would like.
+/// The replacement for a variable, depending on whether it is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Unless {
-    /// Whether an empty variable counts as one that is not set.
+    /// Whether an empty variable counts as unset.
     empty: Empty,
     then: Then,
     text: Text,
@@ -31,42 +31,42 @@ enum Empty {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
-    /// `-`: the text, if it is not set.
+    /// `-`: the text, if it is unset.
     Default,
-    /// `+`: the text, if it is set; else nothing.
+    /// `+`: the text, if it is set; otherwise nothing.
     Alternative,
-    /// `?`: an error with the text, if it is not set.
+    /// `?`: an error with the text, if it is unset.
     Error,
 }
 
-/// How much of what looks special is.
+/// Which special characters are interpreted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Quoting {
-    /// Quotes and escapes are taken away, variables found.
+    /// Quotes and escapes are removed, variables recognized.
     Shell,
-    /// Variables are found, escapes of `$` taken away; all else stays, as in a here-document.
+    /// Variables are recognized, escapes of `$` removed; everything else is literal, as in a here-document.
     Document,
 }
 
 impl Text {
-    /// As it is.
+    /// Literal text.
     pub fn plain(text: &str) -> Self {
         let mut found = Self::default();
         text.chars().for_each(|c| found.push(c));
         found
     }
 
-    /// Reads one word or value.
+    /// Parses one word or value.
     pub(super) fn read(text: &str, escape: char) -> Result<Self, Problem> {
         Reader { text, escape, at: 0 }.text(Quoting::Shell, None, 0)
     }
 
-    /// Reads what a here-document holds.
+    /// Parses the content of a here-document.
     pub(super) fn document(text: &str, escape: char) -> Result<Self, Problem> {
         Reader { text, escape, at: 0 }.text(Quoting::Document, None, 0)
     }
 
-    /// With what `look_up` has for the variables; one that is not there is empty.
+    /// Expands variables with `look_up`; an undefined one is empty.
     pub fn expand<'a>(
         &self,
         look_up: &impl Fn(&str) -> Option<&'a str>,
@@ -82,7 +82,7 @@ impl Text {
                     expanded.push_str(&unless.expand(name, look_up)?);
                 }
             }
-            // Few lines can double a text more often than there is memory for.
+            // Few lines can double a text more often than memory allows.
             if expanded.len() > RECIPE_EXPANDED_MAX_BYTES {
                 return Err(Problem::TooLong);
             }
@@ -149,7 +149,7 @@ impl Reader<'_> {
         Problem::Text { text: self.text.to_owned(), reason }
     }
 
-    /// Reads up to `end`, which is left standing, or to the end of everything.
+    /// Parses up to `end`, which is not consumed, or to the end of the text.
     fn text(&mut self, how: Quoting, end: Option<char>, depth: usize) -> Result<Text, Problem> {
         let mut found = Text::default();
         while let Some(c) = self.peek().filter(|c| Some(*c) != end) {
@@ -226,7 +226,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Digits are a name too, of what a shell would have there; no build has.
+    /// Digits are valid names, too: a shell's positional parameters, which builds never have.
     fn name(&mut self) -> String {
         let rest = &self.text[self.at..];
         let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -263,7 +263,7 @@ impl Reader<'_> {
     }
 }
 
-/// Splits at white space that is neither quoted nor escaped; quotes and escapes stay for [`Text::read`].
+/// Splits at white space that is neither quoted nor escaped; quotes and escapes are kept for [`Text::read`].
 pub(super) fn words(text: &str, escape: char) -> Vec<&str> {
     let mut words = Vec::new();
     let mut begin = None;

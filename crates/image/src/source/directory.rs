@@ -1,4 +1,4 @@
-//! A directory of the host as an image of one layer.
+//! A directory of the host as an image with one layer.
 
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -10,8 +10,8 @@ use super::{Source, offload};
 use crate::image::{Blob, Image, ImageError, Layer, Progress};
 use sandkeep_tree::{archive::TreeArchive, digest::Hasher};
 
-/// Reads the directory once to know what it is, and again when the layer is opened. If it changes in
-/// between the layer does not apply.
+/// Reads the directory once to compute its digest, and again when the layer is opened. If it changes in between,
+/// applying the layer fails.
 pub struct DirectorySource {
     directory: Arc<OwnedFd>,
 }

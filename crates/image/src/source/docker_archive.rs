@@ -1,5 +1,5 @@
-//! What `docker save` writes: `manifest.json` names, for each image, its config and the archives of its
-//! layers. Newer ones are OCI layouts as well, whose `manifest.json` names files of the layout.
+//! The format of `docker save`: for each image, `manifest.json` names its config and the archives of its layers. Newer
+//! archives are OCI layouts as well, whose `manifest.json` names files of the layout.
 
 use async_trait::async_trait;
 use serde::Deserialize;
@@ -21,7 +21,7 @@ pub struct DockerArchive {
     pub(super) wanted: Wanted,
 }
 
-/// What `manifest.json` says of one image.
+/// The entry of one image in `manifest.json`.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Saved {
@@ -40,7 +40,7 @@ impl Source for DockerArchive {
 }
 
 impl DockerArchive {
-    /// Whether there is a `manifest.json` of the right form: others have files of that name, too.
+    /// Whether there is a `manifest.json` of the right format: other archives have files of that name, too.
     pub(super) fn is_one(place: &Place) -> bool {
         place.open(MANIFEST).is_ok_and(|section| {
             section
@@ -91,7 +91,7 @@ impl DockerArchive {
     }
 }
 
-/// The digest that a file is named after, if it is.
+/// The digest in a file's name, if any.
 fn named(path: &str) -> Option<Digest> {
     let name = path.rsplit('/').next()?;
     format!("sha256:{name}").parse().ok()

@@ -1,5 +1,4 @@
-//! An OCI layout: `index.json` names manifests, everything lies in `blobs/sha256`. In a directory or in
-//! a tar.
+//! An OCI layout: `index.json` names manifests, all content is in `blobs/sha256`. As a directory or a tar.
 
 use async_trait::async_trait;
 
@@ -42,7 +41,7 @@ impl OciLayout {
         Ok(Image { id: manifest.config.digest, config, layers })
     }
 
-    /// The manifest for the platform, through as many indexes as lead to it. Only the first one names images.
+    /// The manifest for the platform, through any nested indexes. Only the first one names images.
     fn manifest(&self) -> Result<Manifest, ImageError> {
         let first = self.place.open(INDEX)?;
         let mut bytes = first.bytes("an index", limits::IMAGE_MANIFEST_MAX_BYTES)?;

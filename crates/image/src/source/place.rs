@@ -1,4 +1,4 @@
-//! Where the files of an image's archive or layout are: in a directory, or in a tar.
+//! The files of an image archive or layout: in a directory, or in a tar.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,7 +17,7 @@ use sandkeep_tree::{
     digest::{Digest, Mismatch},
 };
 
-/// How many names in an archive may lead to one another; some archives name equal layers so.
+/// Maximum length of a chain of links in an archive; some archives store equal layers as links.
 const ALIASES_MAX: usize = 8;
 
 #[derive(Clone)]
@@ -27,8 +27,7 @@ pub(super) enum Place {
     Archive(Arc<Names>),
 }
 
-/// What an archive has under which name. Links in it are names for names: nothing is looked up anywhere
-/// else.
+/// The entries of an archive by name. Links in it are aliases of names, resolved nowhere else.
 #[derive(Default)]
 pub(super) struct Names {
     pub(super) file: Option<Arc<File>>,
@@ -81,7 +80,7 @@ impl Place {
         Section::whole(Arc::new(file)).map_err(failed)
     }
 
-    /// The file that holds a blob; its size is checked, its digest is not.
+    /// The file of a blob; its size is checked, its digest is not.
     pub(super) fn blob(&self, named: &Descriptor) -> Result<Section, ImageError> {
         let section = self.open(&format!("blobs/sha256/{}", named.digest.hex()))?;
         let (expected, expected_bytes) = (named.digest, named.size_bytes);
@@ -92,7 +91,7 @@ impl Place {
         }
     }
 
-    /// A document by its digest, checked.
+    /// A document by its digest, verified.
     pub(super) fn document(
         &self,
         named: &Descriptor,

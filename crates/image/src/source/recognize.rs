@@ -1,4 +1,4 @@
-//! Finding out what somebody has given: a tree, or one of the forms in which images are passed on.
+//! Detects what a caller supplied: a tree, or one of the image formats.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -21,14 +21,14 @@ use sandkeep_tree::{
     digest::{Digest, Hasher},
 };
 
-/// What an image can be made of, open.
+/// An opened source of an image.
 #[derive(Debug)]
 pub enum Given {
     Directory(OwnedFd),
     File(File),
 }
 
-/// What was recognized.
+/// The detected format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Directory,
@@ -37,8 +37,7 @@ pub enum Form {
     DockerArchive,
 }
 
-/// Finds out what was given. A file is read through once; one that is compressed and holds an image is
-/// put down in `spool` without its compression. Blocks.
+/// Detects the format. A file is read through once; a compressed image archive is decompressed to `spool`. Blocks.
 pub fn recognize(
     given: Given,
     wanted: Wanted,
@@ -86,7 +85,7 @@ fn recognize_file(
             return Ok((Form::OciLayout, Box::new(OciLayout { place, wanted })));
         }
     }
-    // Nothing but the archive itself says that it is whole.
+    // Only the archive itself tells whether it is complete.
     match scan.closing {
         Closing::Marked => Ok((Form::Tar, Box::new(TarSource { section, diff_id: scan.diff_id }))),
         Closing::Unmarked => Err(archive_failed(ArchiveError::Truncated)),
@@ -113,7 +112,7 @@ fn unpack(section: &Section, spool: &SpoolDir) -> Result<File, ImageError> {
     spool.take(archive).map_err(|error| archive_failed(error.into()))
 }
 
-/// What reading an archive through has shown.
+/// The findings of reading an archive through.
 struct Scan {
     compression: Compression,
     closing: Closing,
@@ -145,7 +144,7 @@ impl Scan {
     }
 }
 
-/// What an entry may be to an image's archive. Files of a tree lie deeper, mostly, and are passed over.
+/// The role of an entry in an image archive. Files of a tree are mostly deeper, and are skipped.
 fn named(entry: &Entry, (offset, size_bytes): (u64, u64)) -> Option<(Vec<u8>, Named)> {
     const DEPTH_MAX: usize = 3;
     let name = lexical(&[], &entry.path);
@@ -164,7 +163,7 @@ fn named(entry: &Entry, (offset, size_bytes): (u64, u64)) -> Option<(Vec<u8>, Na
     Some((name, named))
 }
 
-/// A path from the top of the archive without `.` and `..`, by its letters alone.
+/// A path from the top of the archive with `.` and `..` resolved lexically.
 fn lexical(directory: &[u8], path: &[u8]) -> Vec<u8> {
     let mut parts: Vec<&[u8]> = Vec::new();
     let from_top = if path.starts_with(b"/") { &[] } else { directory };

@@ -1,15 +1,15 @@
 //! Images from a registry, by the OCI distribution protocol, which is also Docker's.
 //!
 //! ```text
-//! reference ──▶ session    where the registry is; what lets us in (door, challenge, credentials)
-//!           ──▶ manifest   by tag or digest; of an index, the one for this machine
-//!           ──▶ config     what the image is, and the diff ids of its layers
-//!           ──▶ blobs      the layers that somebody opens: brought into the spool, a few at once
+//! reference ──▶ session    the registry's address, and authentication (door, challenge, credentials)
+//!           ──▶ manifest   by tag or digest; from an index, the one for this machine
+//!           ──▶ config     the image's metadata, and the diff ids of its layers
+//!           ──▶ blobs      the opened layers: fetched into the spool, a few concurrently
 //! ```
 //!
-//! Nothing is believed that does not have the digest by which it was asked for; only the step from a tag
-//! to a digest is the registry's word. No address is called that the rule for outgoing calls does not
-//! admit, and credentials are for the registry that they were given for.
+//! All content is verified against the digest by which it was requested; only the mapping from a tag to a digest is the
+//! registry's word. Only addresses that the rules for outgoing connections admit are contacted, and credentials are
+//! sent only to the registry that they were given for.
 
 mod blob;
 mod challenge;
@@ -56,7 +56,7 @@ pub use spool::Spool;
 pub struct Registries {
     outgoing: Outgoing,
     spool: Arc<Spool>,
-    /// What `docker login` wrote, for pulls that bring no credentials.
+    /// The credentials file of `docker login`, for pulls without credentials.
     auth_file: Option<PathBuf>,
 }
 
@@ -65,14 +65,13 @@ impl Registries {
         Self { outgoing, spool, auth_file }
     }
 
-    /// The rule by which other places are called.
+    /// The rules for outgoing connections.
     pub fn outgoing(&self) -> &Outgoing {
         &self.outgoing
     }
 
-    /// An image to be pulled. Credentials are for the registry that the reference names; without any,
-    /// those of the configuration are used if it has some for that registry. What is brought is its owner's, who has
-    /// taken `space` for it.
+    /// An image to be pulled. Credentials are for the registry that the reference names; without any, configured ones
+    /// for that registry are used. Fetched data belongs to its owner, who has reserved `space` for it.
     pub fn image(
         &self,
         reference: Reference,
@@ -93,15 +92,15 @@ impl Registries {
 
 /// An image in a registry.
 ///
-/// Its layers are brought when they are opened, [`REGISTRY_DOWNLOADS_MAX`] of an image at once: open
-/// several at the same time to have them in parallel.
+/// Its layers are fetched when they are opened, [`REGISTRY_DOWNLOADS_MAX`] of an image at once: open several
+/// concurrently to fetch them in parallel.
 pub struct RegistryImage {
     registries: Registries,
     reference: Reference,
     credentials: Option<Credentials>,
     owner: Owner,
     space: Arc<Reservation>,
-    /// What may lie in the spool because of us.
+    /// Blobs that we may have left in the spool.
     spooled: Mutex<Vec<Digest>>,
 }
 
@@ -111,7 +110,7 @@ impl fmt::Debug for RegistryImage {
     }
 }
 
-/// What was brought and not taken over waits for another attempt.
+/// Fetched layers that were not imported are kept for another attempt.
 impl Drop for RegistryImage {
     fn drop(&mut self) {
         for digest in self.take_spooled() {
@@ -137,7 +136,7 @@ impl Source for RegistryImage {
 }
 
 impl RegistryImage {
-    /// Says that the image has been taken over: its layers need not be kept for another attempt.
+    /// Called when the image was imported: its layers need not be kept for another attempt.
     pub fn taken_over(self) {
         for digest in self.take_spooled() {
             if let Err(error) = self.registries.spool.discard(&self.owner, &digest) {
@@ -158,7 +157,7 @@ impl RegistryImage {
         }
     }
 
-    /// The manifest for this machine, through as many indexes as lead to it.
+    /// The manifest for this machine, through any nested indexes.
     async fn manifest(
         &self,
         session: &Session,

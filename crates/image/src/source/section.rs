@@ -1,5 +1,5 @@
-//! A part of a file, as a blob in an archive is one. Read at its own place, so that many can be read at
-//! once from one descriptor.
+//! A section of a file, such as a blob in an archive. Read with explicit offsets, so that many can be read concurrently
+//! from one descriptor.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -37,7 +37,7 @@ impl Section {
         SectionReader { file: Arc::clone(&self.file), offset: self.offset, end }
     }
 
-    /// All of it, if it is not more than `max` bytes.
+    /// All of it, if it has at most `max` bytes.
     pub(crate) fn bytes(&self, what: &'static str, max: usize) -> Result<Vec<u8>, ImageError> {
         if self.size_bytes > max as u64 {
             let reason = format!("it is larger than {max} bytes");
@@ -63,7 +63,7 @@ impl Read for SectionReader {
         let room = left.min(buffer.len());
         let read = self.file.read_at(&mut buffer[..room], self.offset)?;
         if read == 0 && room > 0 {
-            // It was cut off since it was looked at.
+            // The file was truncated since it was indexed.
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         self.offset += read as u64;
@@ -74,7 +74,7 @@ impl Read for SectionReader {
 /// A section as a layer's bytes.
 pub struct SectionBlob {
     pub section: Section,
-    /// What it is called, where it has a name that says what it must be.
+    /// The digest in its name, if the name is a digest.
     pub expected: Option<Digest>,
 }
 

@@ -1,5 +1,5 @@
-//! Where what can be read only once is put down: files without a name, which are gone with the last who has
-//! them open, and with the machine.
+//! Temporary storage for input that can be read only once: unnamed files, which disappear with their last descriptor,
+//! and with the machine.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -41,7 +41,7 @@ impl SpoolDir {
         (self.may_decode)(bytes)
     }
 
-    /// Takes space for so many bytes that are about to be written.
+    /// Reserves space for bytes that are about to be written.
     pub fn reserve(&self, bytes: u64) -> io::Result<()> {
         self.space.take(bytes).map_err(|over| io::Error::new(io::ErrorKind::StorageFull, over))
     }
@@ -51,7 +51,7 @@ impl SpoolDir {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
         match openat(&self.directory, c".", flags | OFlags::TMPFILE, mode) {
-            // Not every filesystem can; there it has a name for a moment.
+            // Not every file system supports this; otherwise it has a name for a moment.
             Err(Errno::OPNOTSUPP | Errno::ISDIR) => {
                 let name = untrusted::unused_name();
                 let file =
@@ -63,7 +63,7 @@ impl SpoolDir {
         }
     }
 
-    /// Puts down all that a reader gives. Blocks.
+    /// Writes all data of a reader. Blocks.
     pub fn take(&self, reader: impl Read) -> io::Result<File> {
         let mut file = self.file()?;
         let max = limits::IMAGE_ARCHIVE_MAX_BYTES;

@@ -1,4 +1,4 @@
-//! A tar of a whole tree (plain, gzip or zstd) as an image of one layer.
+//! A tar of a whole tree (plain, gzip or zstd) as an image with one layer.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use sandkeep_tree::digest::Digest;
 
 pub struct TarSource {
     pub(super) section: Section,
-    /// Found out by reading it once.
+    /// Computed by reading it once.
     pub(super) diff_id: Digest,
 }
 

@@ -1,4 +1,4 @@
-//! Images from all sources, made by hand and by the tools that people have.
+//! Images from all sources, made by hand and by common tools.
 
 mod archives;
 mod directories;
@@ -167,7 +167,7 @@ fn run(program: &str, arguments: &[&str]) {
     assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Whether a tool is there; else the test says that it is skipped.
+/// Whether a tool is installed; otherwise the test reports that it is skipped.
 fn have(program: &str, test: &str) -> bool {
     let there = Command::new(program).arg("--version").output().is_ok();
     if !there {

@@ -1,6 +1,6 @@
-//! Copying a directory of the host. Where both are on one filesystem that can, files share their blocks until
-//! either is written to; else holes stay holes. The host's side is only ever read, and may change meanwhile:
-//! what is gone by the time it is looked at is not copied.
+//! Copies a directory of the host. If both are on one file system that supports it, files share their blocks until
+//! either is written to; otherwise holes are kept. The host's side is only read, and may change meanwhile: an entry
+//! that is gone when its turn comes is not copied.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -24,18 +24,18 @@ use sandkeep_tree::{
     beneath, untrusted,
 };
 
-/// What a copy came to.
+/// The result of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
     pub entries: u64,
     pub bytes: u64,
     /// Files that share their blocks with those of the host.
     pub shared: u64,
-    /// Pipes, sockets, device nodes, and what is mounted there.
+    /// Pipes, sockets, device nodes, and mount points.
     pub skipped: u64,
 }
 
-/// Copies what is in a directory. Blocks.
+/// Copies the content of a directory. Blocks.
 pub fn copy(
     from: OwnedFd,
     to: &Place,
@@ -68,9 +68,9 @@ struct Copying<'a> {
     room: &'a Room,
     given_up: &'a CancellationToken,
     open: Vec<Level>,
-    /// Of the entry that is being copied.
+    /// Path of the current entry.
     path: Vec<u8>,
-    /// The first names of files that have several, by device and inode.
+    /// The first names of files with several, by device and inode.
     linked: HashMap<(u64, u64), CString>,
     clones: Clones,
     copied: Copied,
@@ -83,7 +83,7 @@ struct Level {
     to: OwnedFd,
     names: Vec<CString>,
     attributes: Attributes,
-    /// How much of the path is the parent's.
+    /// Length of the parent's path.
     parent_bytes: usize,
 }
 
@@ -94,11 +94,11 @@ enum Clones {
     Never,
 }
 
-/// What an entry turned out to be.
+/// The result for an entry.
 enum Taken {
     Entry,
     Directory,
-    /// Nothing that could be copied.
+    /// It cannot be copied.
     Skipped,
     /// It is gone.
     Nothing,
@@ -114,7 +114,7 @@ impl Copying<'_> {
             }
             let Some(name) = level.names.pop() else {
                 let level = self.open.pop().expect("it was there a moment ago");
-                // When nothing is written into it any more, for that would change its time.
+                // After the last entry is written, because that would change its time.
                 let done = attributes::set(&level.to, &level.attributes, &mut self.applied);
                 done.map_err(|error| self.unwritten(error.into()))?;
                 self.path.truncate(level.parent_bytes);
@@ -230,7 +230,7 @@ impl Copying<'_> {
             Err(Errno::NOENT) => return Ok(Taken::Nothing),
             Err(error) => return Err(self.unread(error.into())),
         };
-        // Of the one that was opened, in case it is not the one that was looked at.
+        // Of the opened file, in case it is not the one that was checked.
         let stat = fstat(&from).map_err(|error| self.unread(error.into()))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Ok(Taken::Skipped);
@@ -258,7 +258,7 @@ impl Copying<'_> {
 
     fn fill(&mut self, from: &File, to: &File, stat: &Stat) -> Result<(), WorkspaceError> {
         let size = u64::try_from(stat.st_size).unwrap_or(0);
-        // Before anything is written: of a file with holes what it takes, which is what it may cost here.
+        // Before anything is written: for a sparse file the allocated size, which is what it may cost here.
         self.copied.bytes += size.min(u64::try_from(stat.st_blocks).unwrap_or(0) * 512);
         if self.copied.bytes > limits::SOURCE_MAX_BYTES {
             let max = limits::SOURCE_MAX_BYTES;
@@ -276,7 +276,7 @@ impl Copying<'_> {
                 Err(Errno::DQUOT | Errno::NOSPC) => {
                     return Err(self.unwritten(Errno::NOSPC.into()));
                 }
-                // The filesystem cannot, or there are two.
+                // The file system does not support it, or there are two.
                 Err(_) => self.clones = Clones::Never,
             }
         }
@@ -304,7 +304,7 @@ impl Copying<'_> {
             let read = from.read_at(&mut self.buffer[..most], offset);
             let read = read.map_err(|error| self.unread(error))?;
             if read == 0 {
-                // It was cut off meanwhile.
+                // It was truncated meanwhile.
                 return Ok(());
             }
             let room = self.room.take(read as u64, 0);
@@ -340,16 +340,16 @@ impl Copying<'_> {
     }
 }
 
-/// The next part of a file that is no hole, at or after `start`.
+/// The next data section of a file, at or after `start`.
 fn data_after(file: &File, start: u64, size: u64) -> Option<(u64, u64)> {
     if start >= size {
         return None;
     }
     let data = match seek(file, SeekFrom::Data(start)) {
         Ok(data) => data,
-        // Nothing but a hole is left.
+        // Only a hole is left.
         Err(Errno::NXIO) => return None,
-        // The filesystem does not know of holes.
+        // The file system does not support holes.
         Err(_) => return Some((start, size)),
     };
     let hole = seek(file, SeekFrom::Hole(data)).unwrap_or(size);

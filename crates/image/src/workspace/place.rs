@@ -1,5 +1,5 @@
-//! Where a workspace lies in a volume. Directories on the way that only the template has are taken over into
-//! the volume's own part as they are; what is missing is made.
+//! The place of a workspace in a volume. Parent directories that only the template has are copied into the volume with
+//! their attributes; missing ones are created.
 
 use std::ffi::CString;
 use std::io;
@@ -15,14 +15,14 @@ use super::{FileOwner, WorkspaceError};
 use sandkeep_core::HOME;
 use sandkeep_tree::{Ids, OPAQUE, Root, is_whiteout, untrusted};
 
-/// An empty directory in a volume that nobody uses yet.
+/// An empty directory in an unused volume.
 pub struct Place {
     directory: OwnedFd,
     ids: Ids,
 }
 
 impl Place {
-    /// Makes the directories of `path`, which is a clean one in [`HOME`].
+    /// Creates the directories of `path`, a normalized path in [`HOME`].
     pub fn make(root: &Root, path: &str, owner: FileOwner) -> Result<Self, WorkspaceError> {
         let failed = |source: io::Error| WorkspaceError::Write { path: path.to_owned(), source };
         let mut level = Level::top(root).map_err(failed)?;
@@ -31,7 +31,7 @@ impl Place {
             shown.push('/');
             shown.push_str(part);
             let name = CString::new(part).map_err(|error| failed(error.into()))?;
-            // What only root could have made stays root's.
+            // Directories that only root could create stay root's.
             let new = (shown.starts_with(HOME)).then_some(owner);
             level = match level.enter(&name, new).map_err(failed)? {
                 Entered::Directory(below) => below,
@@ -44,7 +44,7 @@ impl Place {
         }
     }
 
-    /// How ids lie on the disk there.
+    /// How ids are stored on its disk.
     pub fn ids(&self) -> Ids {
         self.ids
     }
@@ -60,7 +60,7 @@ impl AsFd for Place {
 struct Level {
     /// In the volume's own part.
     own: OwnedFd,
-    /// In the layers below that show through, the topmost first.
+    /// In the visible layers below, topmost first.
     below: Vec<OwnedFd>,
     ids: Ids,
 }
@@ -74,7 +74,7 @@ enum Entered {
 /// What one layer has under a name.
 enum Seen {
     Nothing,
-    /// It takes the name from the layers below.
+    /// It hides the name in the layers below.
     Hidden,
     Directory(OwnedFd),
     Other,
@@ -98,7 +98,7 @@ impl Level {
         let mut below = Vec::new();
         let own = match look(&self.own, name)? {
             Seen::Directory(own) => Some(own),
-            // Nothing has used the volume, so nothing in it can have been removed.
+            // The volume is unused, so nothing in it can have been removed.
             Seen::Other | Seen::Hidden => return Ok(Entered::Other),
             Seen::Nothing => None,
         };
@@ -107,7 +107,7 @@ impl Level {
                 Seen::Nothing => {}
                 Seen::Directory(found) => below.push(found),
                 Seen::Hidden => break,
-                // It hides what is beneath it, or it is what is to be seen.
+                // It hides everything below it, or is itself visible.
                 Seen::Other if own.is_some() || !below.is_empty() => break,
                 Seen::Other => return Ok(Entered::Other),
             }
@@ -122,7 +122,7 @@ impl Level {
         Ok(Entered::Directory(level))
     }
 
-    /// A directory may hide all that is beneath it.
+    /// A directory may hide everything below it.
     fn end_at_opaque(&mut self) -> io::Result<()> {
         if is_opaque(&self.own)? {
             self.below.clear();
@@ -136,7 +136,7 @@ impl Level {
         Ok(())
     }
 
-    /// Names that layers hide in one another are taken for something: who has them has had files there.
+    /// Names that layers hide from each other still count as content.
     fn is_empty(&self) -> io::Result<bool> {
         for directory in std::iter::once(&self.own).chain(&self.below) {
             if !untrusted::entries(directory)?.is_empty() {
@@ -172,13 +172,13 @@ fn is_opaque(directory: &OwnedFd) -> io::Result<bool> {
     }
 }
 
-/// A directory as the template has it.
+/// A directory with the template's attributes.
 fn take_over(parent: &OwnedFd, name: &CString, found: &Stat) -> io::Result<OwnedFd> {
     let owner = FileOwner { uid: found.st_uid, gid: found.st_gid };
     make_with(parent, name, owner, found.st_mode & 0o7777)
 }
 
-/// A directory of this owner's inside, or of root's.
+/// A directory that belongs to this owner inside, or to root.
 fn make(
     parent: &OwnedFd,
     name: &CString,
@@ -193,11 +193,11 @@ fn make(
 fn make_with(parent: &OwnedFd, name: &CString, owner: FileOwner, mode: u32) -> io::Result<OwnedFd> {
     mkdirat(parent, name, Mode::RWXU)?;
     let made = openat(parent, name, FLAGS, Mode::empty())?;
-    // A daemon that is not root has one id, and so has everything it makes.
+    // A non-root daemon has only one id, which owns everything that it creates.
     if rustix::process::geteuid().is_root() {
         fchown(&made, Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)))?;
     }
-    // Not by mkdir's mode, which the umask narrows; and after the owner, whose change takes bits away.
+    // Not by mkdir's mode, which the umask restricts; and after changing the owner, which clears bits.
     fchmod(&made, Mode::from_raw_mode(mode))?;
     Ok(made)
 }

@@ -1,4 +1,4 @@
-//! What bringing a workspace comes to, on a real filesystem.
+//! The result of copying a workspace, on a real file system.
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd as _, OwnedFd};

@@ -1,4 +1,4 @@
-//! The clock, set to what it shows.
+//! Setting the clock to its present value.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -6,18 +6,18 @@ use crate::finding::{Finding, Judge, Ways};
 use crate::sys::{self, Arg, ROOM};
 
 const ADJ_FREQUENCY: u8 = 2;
-/// Where `struct timex` has the frequency, after the modes and the offset.
+/// Position of the frequency in `struct timex`, after the modes and the offset.
 #[cfg(target_pointer_width = "64")]
 const FREQUENCY: std::ops::Range<usize> = 16..24;
 
 pub fn set() -> Finding {
     let mut ways = Ways::judged(Judge::ByRefusal);
-    // The time zone that the kernel has: setting it to itself changes nothing.
+    // The kernel's present time zone: setting it changes nothing.
     let mut zone = [0; ROOM];
     let _ = sys::call(libc::SYS_gettimeofday, [Arg::Number(0), Arg::Room(&mut zone)]);
     let arguments = [Arg::Number(0), Arg::Bytes(&zone)];
     ways.note("settimeofday", sys::call(libc::SYS_settimeofday, arguments));
-    // The frequency as it is. Where it cannot even be read, it is not set either.
+    // The present frequency. If it cannot even be read, it is not set either.
     let mut state = [0; ROOM];
     if sys::call(libc::SYS_adjtimex, [Arg::Room(&mut state)]).is_ok() {
         let mut same = [0; ROOM];

@@ -1,4 +1,4 @@
-//! Control groups: a way to have the host's kernel run a program, and a way out of the limits.
+//! Cgroups: a way to have the host's kernel run a program, and a way out of the limits.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use super::namespaces::mount_each;
 use super::settings::open_each;
 use crate::finding::{Finding, held};
 
-/// Where they usually are, and where they are mounted here.
+/// The usual mount points, and the present ones.
 fn hierarchies() -> Vec<PathBuf> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let is_cgroup = |line: &&str| line.contains(" - cgroup ") || line.contains(" - cgroup2 ");
@@ -23,7 +23,7 @@ fn hierarchies() -> Vec<PathBuf> {
     found
 }
 
-/// Each of these files of each hierarchy.
+/// Tries each of these files of each hierarchy.
 fn try_files(names: &[&str]) -> Finding {
     let hierarchies = hierarchies();
     if hierarchies.is_empty() {

@@ -10,7 +10,7 @@ use super::walk::{Kind, Scratch, find};
 use crate::finding::{Finding, Judge, Ways, held, leaked};
 use crate::sys::{self, Arg};
 
-/// Major and minor numbers of what does no harm: null, zero, full, random, urandom, tty, console, ptmx.
+/// Major and minor numbers of harmless devices: null, zero, full, random, urandom, tty, console, ptmx.
 const HARMLESS: [(u32, u32); 8] = [(1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 1), (5, 2)];
 /// The line discipline of every new terminal.
 const N_TTY: i32 = 0;
@@ -63,14 +63,14 @@ pub fn raw_disk() -> Finding {
     if found.detail.is_empty() { held("no disk is in sight") } else { found }
 }
 
-/// By the names that the kernel tells, whether or not there is a file.
+/// By the names that the kernel reports, whether or not a device file exists.
 fn named_disks() -> Vec<PathBuf> {
     let table = fs::read_to_string("/proc/partitions").unwrap_or_default();
     let names = table.lines().skip(2).filter_map(|line| line.split_whitespace().nth(3));
     names.map(|name| Path::new("/dev").join(name)).collect()
 }
 
-/// To the one that a new terminal has anyway.
+/// The one that a new terminal has anyway.
 pub fn line_discipline() -> Finding {
     let terminal = match OpenOptions::new().read(true).write(true).open("/dev/ptmx") {
         Ok(terminal) => terminal,
@@ -87,7 +87,7 @@ pub fn line_discipline() -> Finding {
     ways.finding()
 }
 
-/// They are not opened: some do something when they are.
+/// They are not opened, because opening some has side effects.
 pub fn files() -> Finding {
     let mut ways = Ways::judged(Judge::BySuccess);
     let found = find(Path::new("/dev"), Kind::CharacterDevice, &[]);

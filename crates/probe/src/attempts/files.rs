@@ -11,7 +11,7 @@ use crate::finding::{Finding, Judge, Ways, held, leaked};
 use crate::scene::Scene;
 use crate::sys::{self, Arg, ROOM};
 
-/// More than any path is deep.
+/// Deeper than any path.
 const CLIMB: usize = 64;
 const READ_MAX: u64 = 4096;
 
@@ -22,7 +22,7 @@ pub fn host_file(scene: &Scene) -> Finding {
     }
 }
 
-/// By the path on the host, and by the path that it has inside the other.
+/// By the path on the host, and by the path inside the other sandbox.
 pub fn other_sandbox_file(scene: &Scene) -> Finding {
     let paths = scene.all("other-files");
     let Some(word) = scene.get("other-word").filter(|_| !paths.is_empty()) else {
@@ -33,7 +33,7 @@ pub fn other_sandbox_file(scene: &Scene) -> Finding {
     leak.unwrap_or_else(|| held(format!("looked for by {} paths", found.count())))
 }
 
-/// Looks for a file with a word in it by every way that may lead there.
+/// Searches for a file containing a word by every way that may lead there.
 fn search(path: &Path, word: &str) -> Finding {
     let inside = path.strip_prefix("/").unwrap_or(path);
     let mut ways = vec![path.to_owned(), climbing(inside)];
@@ -80,8 +80,8 @@ pub fn host_socket(scene: &Scene) -> Finding {
     ways.finding()
 }
 
-/// The handles of a file system's first inodes are easily guessed; whether any can be opened at all is what counts.
-/// Without the argument that each of them reads. Where no btrfs is, nobody but a filter refuses them.
+/// Handles of a file system's first inodes are easily guessed; what counts is whether any can be opened at all. Without
+/// the argument that each of them reads. Without btrfs, only a filter refuses them.
 pub fn subvolume() -> Finding {
     let calls = [
         ("SUBVOL_CREATE", 0x5000_940E),

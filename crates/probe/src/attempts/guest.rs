@@ -1,4 +1,4 @@
-//! PID 1: the program that carries out what the host asks, and so the one worth becoming.
+//! PID 1: the program that executes the host's requests, and therefore the most valuable target.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -12,18 +12,18 @@ use crate::sys::{self, Arg, Errno};
 const PTRACE_SEIZE: i64 = 0x4206;
 /// The guest has few; its listening socket is the third.
 const DESCRIPTORS: std::ops::Range<i64> = 0..16;
-/// What the guest's file is called where it is one.
+/// The file name of the guest, if it is a file.
 const GUEST: &str = "sandkeep-guest";
 
 pub fn ptrace() -> Finding {
     let mut ways = Ways::judged(Judge::BySuccess);
-    // Seizing stops nobody, and ends with this process.
+    // PTRACE_SEIZE stops nothing, and ends with this process.
     let arguments = [PTRACE_SEIZE, 1, 0, 0].map(Arg::Number);
     ways.note("seize", sys::call(libc::SYS_ptrace, arguments));
     ways.finding()
 }
 
-/// A kernel of the sandbox's own may show everybody where PID 1 has its memory, but not what is in it.
+/// A kernel of the sandbox's own may reveal the addresses of PID 1's memory, but not its content.
 pub fn memory(scene: &Scene) -> Finding {
     let mut ways = Ways::judged(Judge::ByRefusal);
     ways.note("/proc/1/mem", OpenOptions::new().read(true).write(true).open("/proc/1/mem"));
@@ -36,7 +36,7 @@ pub fn memory(scene: &Scene) -> Finding {
         ways.note("/proc/1/maps", fs::read("/proc/1/maps"));
         ways.note("/proc/1/environ", fs::read("/proc/1/environ"));
     }
-    // One byte at an address that nobody has: whoever may look is told so.
+    // One byte at an unmapped address: a permitted reader gets that error.
     let byte = [0u8; 1];
     let vector = |address: usize| [address.to_ne_bytes(), 1usize.to_ne_bytes()].concat();
     let (ours, its) = (vector(byte.as_ptr().addr()), vector(1));
@@ -57,13 +57,13 @@ pub fn memory(scene: &Scene) -> Finding {
     ways.finding()
 }
 
-/// Whether variables are those that every kernel gives its first process.
+/// Whether the variables are those that every kernel gives its first process.
 fn says_nothing(variables: &[u8]) -> bool {
     let mut names = variables.split(|byte| *byte == 0).filter(|variable| !variable.is_empty());
     names.all(|variable| variable.starts_with(b"HOME=") || variable.starts_with(b"TERM="))
 }
 
-/// A descriptor that PID 1 does not have is told only to those who might have had it.
+/// The error for a missing descriptor is returned only to permitted callers.
 pub fn descriptors(scene: &Scene) -> Finding {
     let mut ways = Ways::judged(Judge::ByRefusal);
     match sys::call(libc::SYS_pidfd_open, [Arg::Number(1), Arg::Number(0)]) {
@@ -82,7 +82,7 @@ pub fn descriptors(scene: &Scene) -> Finding {
             }
             opened => drop(by_path.note(&path, opened)),
         }
-        // A kernel of the sandbox's own may tell everybody what they are called.
+        // A kernel of the sandbox's own may reveal their names.
         if !scene.has_kernel_of_its_own() {
             by_path.note(&path, fs::read_link(&path));
         }
@@ -90,8 +90,7 @@ pub fn descriptors(scene: &Scene) -> Finding {
     worse(ways.finding(), by_path.finding())
 }
 
-/// Devices and directories are there by name. The pipes of commands are root's in any case, who may look into the
-/// commands themselves.
+/// Devices and directories are accessible by name anyway. The pipes of commands are accessible to root in any case.
 fn is_no_gain(file: &File) -> bool {
     let Ok(kind) = file.metadata().map(|metadata| metadata.file_type()) else { return false };
     kind.is_char_device() || kind.is_dir() || (kind.is_fifo() && sys::effective_uid() == 0)
@@ -107,7 +106,7 @@ fn worse(one: Finding, other: Finding) -> Finding {
     }
 }
 
-/// They may be looked at, as long as they show what everybody sees.
+/// Looking is allowed, as long as only public content is visible.
 pub fn root() -> Finding {
     let mut ways = Ways::judged(Judge::BySuccess);
     let place = |path: &str| fs::metadata(path).map(|found| (found.dev(), found.ino()));
@@ -124,11 +123,11 @@ pub fn root() -> Finding {
     ways.finding()
 }
 
-/// Opens for writing and writes nothing. A file that is busy because it runs can be written to when it does not.
+/// Opens for writing and writes nothing. A file that is busy because it is running could be written to otherwise.
 pub fn binary() -> Finding {
     let mut ways = Ways::judged(Judge::BySuccess);
     note_writable(&mut ways, Path::new("/proc/1/exe"));
-    // Where the guest itself is in a chroot, its file is in the root around it.
+    // If the guest itself is in a chroot, its file is in the outer root.
     for root in ["its root", "the root around it"] {
         let apart = ["/proc", "/sys", "/dev", "/usr", "/tmp"];
         let named = find(Path::new("/"), Kind::File, &apart).into_iter();

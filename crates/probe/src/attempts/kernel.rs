@@ -1,4 +1,4 @@
-//! Interfaces of the kernel that a sandbox has no business with, and the other ways into it.
+//! Kernel interfaces that a sandbox does not need, and the other system call entries.
 
 use std::fs::File;
 use std::io::Read;
@@ -19,7 +19,7 @@ const SYSLOG_ACTION_READ_ALL: i64 = 3;
 /// Neither a flag nor a magic number of any call here.
 const NONSENSE: i64 = 0x5A5A_5A50;
 
-/// An array of one number, the least that there is.
+/// An array with one element, the smallest possible.
 pub fn bpf() -> Finding {
     let mut ways = Ways::judged(Judge::ByRefusal);
     let mut attributes = [0u8; ROOM];
@@ -57,7 +57,7 @@ pub fn io_uring() -> Finding {
     ways.finding()
 }
 
-/// One context for one operation, which is given back.
+/// One context for one operation, which is destroyed again.
 pub fn aio() -> Finding {
     let mut ways = Ways::judged(Judge::ByRefusal);
     let mut context = [0; ROOM];
@@ -69,7 +69,7 @@ pub fn aio() -> Finding {
     ways.finding()
 }
 
-/// The least of all events: this process's own time in user space.
+/// The smallest event: this process's own user time.
 pub fn perf() -> Finding {
     let mut ways = Ways::judged(Judge::ByRefusal);
     let mut attributes = [0u8; ROOM];
@@ -93,7 +93,7 @@ pub fn userfaultfd() -> Finding {
     ways.finding()
 }
 
-/// What it would load is no module, and what it would unload is not there.
+/// The module to load is invalid, and the one to unload does not exist.
 pub fn module() -> Finding {
     let mut ways = Ways::judged(Judge::ByRefusal);
     let garbage = [b'x'; 64];
@@ -112,7 +112,7 @@ pub fn module() -> Finding {
     ways.finding()
 }
 
-/// With flags that there are not: fewer segments than one would unload what is loaded.
+/// With invalid flags: with fewer segments than one it would unload what is loaded.
 pub fn kexec() -> Finding {
     let mut ways = Ways::judged(Judge::ByRefusal);
     let arguments = [0, 1 << 20, 0, NONSENSE].map(Arg::Number);
@@ -125,7 +125,7 @@ pub fn kexec() -> Finding {
     ways.finding()
 }
 
-/// With the wrong magic numbers, which are looked at after the permission.
+/// With wrong magic numbers, which are checked after the permission.
 pub fn reboot() -> Finding {
     let mut ways = Ways::judged(Judge::ByRefusal);
     let arguments = [NONSENSE, NONSENSE, NONSENSE, 0].map(Arg::Number);
@@ -133,7 +133,7 @@ pub fn reboot() -> Finding {
     ways.finding()
 }
 
-/// A file that is masked can be opened and has nothing in it.
+/// A masked file can be opened and is empty.
 pub fn memory() -> Finding {
     let mut ways = Ways::judged(Judge::BySuccess);
     for path in ["/proc/kcore", "/dev/mem", "/dev/kmem", "/dev/port"] {

@@ -29,7 +29,7 @@ pub fn c_path(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }
 
-/// mount(2) of a type, or of nothing but flags.
+/// mount(2) of a type, or with only flags.
 pub fn mount_at(source: &Path, target: &Path, kind: &str, flags: u64) -> Result<i64, Errno> {
     let (source, target) = (c_path(source), c_path(target));
     let kind = CString::new(kind).unwrap_or_default();
@@ -49,7 +49,7 @@ pub fn unmount_at(target: &Path) -> Result<i64, Errno> {
     sys::call(libc::SYS_umount2, [Arg::Text(&target), Arg::Number(libc::MNT_DETACH.into())])
 }
 
-/// Tries to mount each of these somewhere harmless; what succeeds is undone.
+/// Tries to mount each of these in a harmless place; successes are undone.
 pub fn mount_each(mounts: &[(&str, &str, u64)]) -> Finding {
     let scratch = match Scratch::new("mount") {
         Ok(scratch) => scratch,
@@ -78,8 +78,8 @@ pub fn mount_api() -> Finding {
     ways.finding()
 }
 
-/// Every shared directory, and the root: what is no mount of its own is refused for that, by a kernel that has let
-/// the caller pass.
+/// Every shared directory, and the root: if it is not a mount point, a kernel that permits the call refuses it for
+/// that.
 pub fn remount(scene: &Scene) -> Finding {
     let mut ways = Ways::judged(Judge::ByRefusal);
     for target in scene.all("shared").into_iter().chain(["/"]) {
@@ -90,7 +90,7 @@ pub fn remount(scene: &Scene) -> Finding {
     ways.finding()
 }
 
-/// With arguments that cannot work, so that nothing is lost where it is allowed.
+/// With arguments that cannot work, so that nothing is lost if it is permitted.
 pub fn unmount() -> Finding {
     let scratch = match Scratch::new("unmount") {
         Ok(scratch) => scratch,
@@ -108,7 +108,7 @@ fn unshare(flag: i32) -> Result<i64, Errno> {
     sys::call(libc::SYS_unshare, [Arg::Number(flag.into())])
 }
 
-/// A limit of zero namespaces refuses as well as a filter does, with another error.
+/// A limit of zero namespaces refuses like a filter, with another error.
 pub fn unshare_user() -> Finding {
     let mut ways = Ways::judged(Judge::BySuccess);
     ways.note("unshare", unshare(libc::CLONE_NEWUSER));

@@ -1,5 +1,5 @@
-//! The network. Listeners that are connected to are the host's own, opened for it; a foreign address is judged by the
-//! routes and by `connect` of a datagram socket, which looks for a route and sends nothing.
+//! The network. Connections go only to listeners that the host has opened for this purpose; foreign addresses are
+//! judged by the routes and by `connect` of a datagram socket, which looks up a route and sends nothing.
 
 use std::fs;
 use std::io;
@@ -13,20 +13,20 @@ use crate::finding::{Finding, Judge, Ways, leaked};
 use crate::scene::Scene;
 use crate::sys::{self, Arg};
 
-/// A listener on a loopback answers in no time.
+/// A listener on loopback answers immediately.
 const LOOPBACK_ANSWER: Duration = Duration::from_secs(1);
 
-/// Reserved for documentation: nobody has them.
+/// Reserved for documentation: assigned to nobody.
 const NOBODY_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const NOBODY_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 
-/// Where clouds answer with credentials of the machine.
+/// Cloud metadata services, which return the machine's credentials.
 const METADATA: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)),
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
 ];
 
-/// Sockets by which programs ask a resolver of the machine.
+/// Sockets of the machine's resolver.
 const RESOLVERS: [&str; 4] = [
     "/run/systemd/resolve/io.systemd.Resolve",
     "/run/nscd/socket",
@@ -74,7 +74,7 @@ pub fn metadata_address() -> Finding {
     ways.finding()
 }
 
-/// Whether the kernel knows a way. Nothing is sent.
+/// Whether the kernel has a route. Nothing is sent.
 fn note_route(ways: &mut Ways, address: IpAddr) {
     let any: IpAddr = match address {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -84,7 +84,7 @@ fn note_route(ways: &mut Ways, address: IpAddr) {
     ways.note(&format!("a route to {address}"), found);
 }
 
-/// Devices other than the loopback that a route leads over.
+/// Devices with routes, other than the loopback.
 fn routes_out() -> Vec<String> {
     let table = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let v4 = table("/proc/net/route");
@@ -112,7 +112,7 @@ pub fn dns(scene: &Scene) -> Finding {
     ways.finding()
 }
 
-/// Asks the host's own responder, as a resolver would be asked.
+/// Queries the host's own responder like a resolver.
 fn ask(port: u16) -> io::Result<usize> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     socket.set_read_timeout(Some(LOOPBACK_ANSWER))?;

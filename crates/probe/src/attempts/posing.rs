@@ -1,5 +1,6 @@
-//! Posing as the guest. Where no descriptor can be handed to the guest, it dials a socket of the host that everybody
-//! inside can see. The host must take nobody else for the guest: whoever dials gets not one byte of what is asked of it.
+//! Impersonating the guest. If the guest cannot be given descriptors, it dials a socket of the host that is visible to
+//! every process inside. The host must not mistake another process for the guest: a dialing process must not receive a
+//! single byte of the guest's requests.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -10,14 +11,14 @@ use super::walk::{Kind, climb_out, find};
 use crate::finding::{Finding, held, leaked, not_applicable};
 use crate::sys;
 
-/// How long to wait for a request; the host makes some all the while.
+/// How long to wait for a request; the host sends some all the time.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// As many as a guest keeps ready, and more.
 const CONNECTIONS: usize = 8;
 
 pub fn dial_back() -> Finding {
     let (mut sockets, mut connected) = (0, Vec::new());
-    // Where the guest is in a chroot, what it dialed is in the root around it.
+    // If the guest is in a chroot, the socket is in the outer root.
     for _ in ["its root", "the root around it"] {
         for path in find(Path::new("/"), Kind::Socket, &["/proc", "/sys", "/usr"]) {
             sockets += 1;

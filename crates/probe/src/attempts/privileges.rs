@@ -1,4 +1,4 @@
-//! Becoming somebody else.
+//! Changing the user.
 
 use std::fs;
 use std::process::Command;
@@ -7,8 +7,8 @@ use crate::finding::{Finding, Judge, Ways, held, leaked, not_applicable};
 use crate::scene::Scene;
 use crate::sys::{self, Arg};
 
-/// What a sandbox may be given, by number: chown, dac_override, fowner, fsetid, kill, setgid, setuid, setpcap,
-/// net_bind_service, sys_chroot.
+/// The capabilities that a sandbox may have, by number: chown, dac_override, fowner, fsetid, kill, setgid, setuid,
+/// setpcap, net_bind_service, sys_chroot.
 const GRANTED: [u32; 10] = [0, 1, 3, 4, 5, 6, 7, 8, 10, 18];
 
 pub fn setuid_call() -> Finding {
@@ -24,7 +24,7 @@ pub fn setuid_call() -> Finding {
     ways.finding()
 }
 
-/// Runs a copy of this program that belongs to root and has the bit.
+/// Runs a set-user-ID copy of this program owned by root.
 pub fn setuid_file(scene: &Scene) -> Finding {
     let Some(path) = scene.get("setuid") else {
         return not_applicable("no root of this sandbox could make such a file, or it may raise");

@@ -1,4 +1,4 @@
-//! Processes that are not the sandbox's own, and what a command was started with.
+//! Foreign processes, and the environment of commands.
 
 use std::fs;
 
@@ -19,8 +19,8 @@ pub fn seen(scene: &Scene) -> Finding {
     }
 }
 
-/// By its own number on the host. A number that belongs to a process of this sandbox is left alone; one that belongs
-/// to nobody here is signaled in earnest, and the host sees whether its process dies.
+/// By its own pid on the host. A pid of a process of this sandbox is left alone; one that does not exist here is really
+/// signaled, and the host sees whether its process dies.
 pub fn signaled(scene: &Scene) -> Finding {
     let words = scene.all("process-words");
     let Some(pid) = scene.get("process").and_then(|pid| pid.parse::<u32>().ok()) else {

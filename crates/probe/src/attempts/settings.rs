@@ -1,4 +1,4 @@
-//! Settings of the whole machine in /proc and /sys. Files are opened for writing, and nothing is written.
+//! Machine-wide settings in /proc and /sys. Files are opened for writing, and nothing is written.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::finding::{Finding, Judge, Ways, held, leaked};
 use crate::sys::{self, Arg, ROOM};
 
-/// None of these is a namespace's own.
+/// None of these belongs to a namespace.
 const PROC_SYS: [&str; 8] = [
     "/proc/sys/kernel/core_pattern",
     "/proc/sys/kernel/modprobe",
@@ -29,7 +29,7 @@ const SYS: [&str; 7] = [
     "/sys/kernel/security/apparmor/.load",
 ];
 
-/// What tells about the machine, or about what others do on it.
+/// Information about the machine, or about other users.
 const MACHINE: [&str; 5] = [
     "/proc/cmdline",
     "/proc/config.gz",
@@ -39,7 +39,7 @@ const MACHINE: [&str; 5] = [
 ];
 const MACHINE_DIRS: [&str; 3] = ["/proc/acpi", "/proc/asound", "/proc/scsi"];
 
-/// A file that is masked can be opened and has nothing in it, and a directory is empty.
+/// A masked file can be opened and is empty, and so is a masked directory.
 pub fn proc_machine() -> Finding {
     let mut ways = Ways::judged(Judge::BySuccess);
     for path in MACHINE {
@@ -57,7 +57,7 @@ pub fn proc_machine() -> Finding {
     ways.finding()
 }
 
-/// A process whose limit is above one byte, or that may have it so, is given to the host's program.
+/// A process whose core limit is above one byte, or can be raised above it, is passed to the host's core handler.
 pub fn core_dump() -> Finding {
     let mut limits = [0; ROOM];
     let arguments = [

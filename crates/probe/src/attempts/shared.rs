@@ -1,5 +1,5 @@
-//! Directories that are shared with the host and with other sandboxes, such as /usr. Whatever can be changed there is
-//! changed for all. What an attempt makes it removes, and what it opens it does not write to.
+//! Directories shared with the host and other sandboxes, such as /usr. A change there affects all of them. Attempts
+//! remove what they create, and write to nothing that they open.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::fd::AsRawFd;
@@ -10,7 +10,7 @@ use super::walk::Scratch;
 use crate::finding::{Finding, Judge, Ways, leaked, not_applicable};
 use crate::scene::Scene;
 
-/// Runs `attempt` on every shared directory, with a place for what it makes.
+/// Runs `attempt` on every shared directory, with a scratch directory.
 fn each(scene: &Scene, attempt: impl Fn(&mut Ways, &Path, &Scratch)) -> Finding {
     let shared = scene.all("shared");
     if shared.is_empty() {
@@ -25,12 +25,12 @@ fn each(scene: &Scene, attempt: impl Fn(&mut Ways, &Path, &Scratch)) -> Finding 
     ways.finding()
 }
 
-/// A name that nobody has.
+/// An unused name.
 fn new_name(dir: &Path) -> PathBuf {
     dir.join(format!(".sandkeep-probe-{}", std::process::id()))
 }
 
-/// Some ordinary file that is not far; in an empty directory there is none.
+/// An ordinary file nearby; `None` in an empty directory.
 fn some_file(dir: &Path) -> Option<PathBuf> {
     let files = |dir: &Path| {
         let entries = fs::read_dir(dir).into_iter().flatten().flatten();
@@ -55,7 +55,8 @@ pub fn write(scene: &Scene) -> Finding {
         if let Ok(metadata) = fs::metadata(dir) {
             let same = Permissions::from_mode(metadata.mode() & 0o7777);
             let changed = fs::set_permissions(dir, same);
-            // A kernel of the sandbox's own may say so and keep it to itself; whoever shares the directory sees.
+            // A kernel of the sandbox's own may report success and keep the change to itself; the host checks the
+            // shared directory.
             if !scene.has_kernel_of_its_own() {
                 ways.note(&format!("the mode of {shown}"), changed);
             }
@@ -66,7 +67,7 @@ pub fn write(scene: &Scene) -> Finding {
     })
 }
 
-/// By a link to the file, to its directory, and by the paths that descriptors have.
+/// By a link to the file, to its directory, and by the paths of descriptors.
 pub fn symlink(scene: &Scene) -> Finding {
     each(scene, |ways, dir, scratch| {
         let Some(file) = some_file(dir) else { return };

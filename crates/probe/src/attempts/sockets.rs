@@ -1,4 +1,4 @@
-//! Kinds of sockets beyond the ordinary, and options that reach past the sandbox's own network.
+//! Unusual kinds of sockets, and options with effects beyond the sandbox's own network.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::AsRawFd;
@@ -9,10 +9,10 @@ use crate::sys::{self, Arg, Errno, ROOM};
 const IPPROTO_L2TP: i32 = 115;
 const IPPROTO_SMC: i32 = 256;
 
-/// The kind, by its name, family, type and protocol.
+/// A kind, by its name, family, type and protocol.
 type Kind = (&'static str, i32, i32, i32);
 
-/// A socket that is made reaches nobody yet, and goes with the attempt.
+/// A new socket reaches nothing yet, and disappears with the attempt.
 fn make_each(kinds: &[Kind]) -> Finding {
     let mut ways = Ways::judged(Judge::BySuccess);
     for (name, family, kind, protocol) in kinds {
@@ -53,7 +53,7 @@ pub fn netlink() -> Finding {
     ])
 }
 
-/// A call that succeeds without any effect is as good as one that is refused.
+/// A call that succeeds without any effect is as good as a refusal.
 pub fn buffers() -> Finding {
     let socket = match TcpListener::bind((Ipv4Addr::LOCALHOST, 0)) {
         Ok(socket) => socket,

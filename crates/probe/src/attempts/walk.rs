@@ -1,10 +1,10 @@
-//! Looking around in the file system, bounded: a sandbox may be full of anything.
+//! Bounded searches of the file system: a sandbox may contain anything.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// How deep and how much is looked at.
+/// Limits of depth and number.
 const DEPTH_MAX: usize = 6;
 const ENTRIES_MAX: usize = 50_000;
 
@@ -16,7 +16,7 @@ pub enum Kind {
     File,
 }
 
-/// All of a kind beneath a directory. Links are not followed, and the directories in `except` not entered.
+/// All entries of a kind below a directory. Links are not followed, and the directories in `except` not entered.
 pub fn find(top: &Path, kind: Kind, except: &[&str]) -> Vec<PathBuf> {
     let mut pending = vec![(top.to_owned(), 0)];
     let (mut found, mut seen) = (Vec::new(), 0);
@@ -24,7 +24,7 @@ pub fn find(top: &Path, kind: Kind, except: &[&str]) -> Vec<PathBuf> {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
             seen += 1;
             let path = entry.path();
-            // What the directory itself says of its entries is wrong where something is mounted on them.
+            // The type in a directory entry is wrong for mount points.
             let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
             let file_type = metadata.file_type();
             let is_of_kind = match kind {
@@ -47,26 +47,26 @@ pub fn find(top: &Path, kind: Kind, except: &[&str]) -> Vec<PathBuf> {
     found
 }
 
-/// Leaves a chroot for the root around it, if there is one: the classic, a chroot into a directory below while the
-/// working directory stays above. From then on `/` is that.
+/// Leaves a chroot for the outer root, if there is one, in the classic way: a chroot into a subdirectory while the
+/// working directory stays above. From then on `/` is the outer root.
 pub fn climb_out() -> std::io::Result<()> {
     let scratch = Scratch::new("chroot")?;
     std::env::set_current_dir("/")?;
     std::os::unix::fs::chroot(scratch.path())?;
-    // More than any path is deep.
+    // Deeper than any path.
     for _ in 0..64 {
         std::env::set_current_dir("..")?;
     }
     std::os::unix::fs::chroot(".")
 }
 
-/// The numbers of all processes that are seen.
+/// The pids of all visible processes.
 pub fn pids() -> Vec<u32> {
     let names = fs::read_dir("/proc").into_iter().flatten().flatten();
     names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// A new directory for what an attempt makes; it goes with the sandbox, or when it is dropped.
+/// A new scratch directory, removed on drop or with the sandbox.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
@@ -87,7 +87,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // An attempt that got further than it should may have put something here that does not go.
+        // An attempt that succeeded unexpectedly may have created something that cannot be removed.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

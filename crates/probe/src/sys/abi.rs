@@ -1,4 +1,4 @@
-//! The two other ways into an x86-64 kernel, each with its own numbers for everything.
+//! The two other system call entries of an x86-64 kernel, each with its own numbers.
 
 use std::arch::asm;
 
@@ -24,7 +24,7 @@ pub fn i386_call(number: u32, first: u32, second: u32, third: u32) -> Result<u32
     answer(i64::from(result.cast_signed()))
 }
 
-/// A system call by the 64-bit entry with the bit of the x32 interface.
+/// A system call by the 64-bit entry with the x32 bit.
 pub fn x32_call(number: i64, first: i64, second: i64, third: i64) -> Result<u32, Errno> {
     const X32: i64 = 0x4000_0000;
     let result: i64;

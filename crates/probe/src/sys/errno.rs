@@ -59,7 +59,7 @@ impl Errno {
         self.0
     }
 
-    /// Whether it says that one may not, or that there is no such thing, rather than that one did it wrong.
+    /// Whether it means a missing permission or a missing feature, and not an invalid argument.
     pub fn is_refusal(self) -> bool {
         matches!(self.0, libc::EPERM | libc::EACCES | libc::ENOSYS | libc::EOPNOTSUPP)
     }

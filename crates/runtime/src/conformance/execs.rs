@@ -1,4 +1,4 @@
-//! What can be done inside.
+//! Execs, shells, stdin.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use sandkeep_guestlink::{
     ExecEvent, ExecRequest, GuestError, Offsets, Outcome, OutputStream, Stdin,
 };
 
-/// Far longer than any promise may take, so that only what ends it can end it.
+/// Far longer than any promise may take, so that only an explicit action can end it.
 const FOREVER: &str = "100000";
 
 pub(super) async fn exec_gives_the_exit_code(lab: &Lab<'_>) -> Result<(), Failure> {
@@ -59,7 +59,7 @@ pub(super) async fn exec_feeds_stdin(lab: &Lab<'_>) -> Result<(), Failure> {
     let guest = lab.guest().await?;
     let execution = guest.exec(ExecRequest { stdin: Stdin::Piped, ..command(&["cat"]) }).await?;
     let input = execution.input();
-    // More than any pipe or window holds, so that it only fits if both sides keep moving.
+    // More than any pipe or window holds, so that it only passes if both sides keep moving.
     let text = "all of it\n".repeat(100_000);
     let feed = async {
         for piece in text.as_bytes().chunks(10_000) {
@@ -95,7 +95,7 @@ pub(super) async fn exec_has_the_environment_it_was_given_and_no_other(
     for line in &given {
         ensure!(lines.contains(&line.as_str()), "{line:?} is missing: {lines:?}");
     }
-    // The guest adds what belongs to the user, and nothing else.
+    // The guest adds the user's variables, and nothing else.
     let may_add =
         |line: &str| ["HOME=", "USER=", "LOGNAME="].iter().any(|name| line.starts_with(name));
     for line in lines {
@@ -132,7 +132,7 @@ pub(super) async fn exec_that_takes_too_long_is_timed_out(lab: &Lab<'_>) -> Resu
     let began = Instant::now();
     let said = soon("the timeout", run(&*guest, request)).await??;
     same("the outcome", said.outcome(), Outcome::TimedOut)?;
-    // A paused clock of a test does not move `Instant`; then there is nothing to compare.
+    // A test's paused clock does not move `Instant`; then there is nothing to compare.
     let took = began.elapsed();
     ensure!(took >= timeout || said.end.duration <= took, "it was timed out after {took:?}");
     Ok(())
@@ -199,7 +199,7 @@ pub(super) async fn exec_of_what_cannot_be_executed_is_126(lab: &Lab<'_>) -> Res
 
 pub(super) async fn execs_run_side_by_side(lab: &Lab<'_>) -> Result<(), Failure> {
     let guest = lab.guest().await?;
-    // One that waits for its input keeps nobody else waiting.
+    // A command that waits for its input must not block others.
     let slow = guest.exec(ExecRequest { stdin: Stdin::Piped, ..command(&["cat"]) }).await?;
     let many = (0..20).map(|turn| {
         let guest = &guest;
@@ -212,7 +212,7 @@ pub(super) async fn execs_run_side_by_side(lab: &Lab<'_>) -> Result<(), Failure>
     soon("the end of all", try_join_all(many)).await??;
     slow.input().close().await?;
     same("the outcome", listen(slow).await?.outcome(), Outcome::Exited(0))?;
-    // The guest lets go of an end once it hears that it was taken.
+    // The guest releases an end once it has been acknowledged.
     soon("that all are forgotten", async {
         while !guest.execs().await?.is_empty() {
             tokio::task::yield_now().await;
@@ -235,7 +235,7 @@ pub(super) async fn exec_left_alone_can_be_joined_at_an_offset(
     ensure!(known.iter().any(|exec| exec.id == id && exec.running), "it is not known: {known:?}");
     let mut second = guest.attach(&id, Offsets { stdout: 4, stderr: 0 }).await?;
     hear(&mut second, "two\n").await?;
-    // Who joins last is the one who listens.
+    // The last one to attach receives the events.
     let mut third = guest.attach(&id, Offsets { stdout: 4, stderr: 0 }).await?;
     let cut_off = loop {
         match soon("the end of the second", second.next()).await? {
@@ -254,8 +254,8 @@ pub(super) async fn exec_left_alone_can_be_joined_at_an_offset(
     }
 }
 
-/// What was not acknowledged is told again, byte for byte, and the end once to each who listens for it: also
-/// to one who comes after the command is over.
+/// Output that was not acknowledged is delivered again, byte for byte, and the end once to each listener, including one
+/// that attaches after the command has ended.
 pub(super) async fn exec_that_ended_unwatched_tells_all_to_who_comes_later(
     lab: &Lab<'_>,
 ) -> Result<(), Failure> {
@@ -274,7 +274,7 @@ pub(super) async fn exec_that_ended_unwatched_tells_all_to_who_comes_later(
     same("stdout", said.stdout.as_str(), "out\n")?;
     same("stderr", said.stderr.as_str(), "err\n")?;
     same("the outcome", said.outcome(), Outcome::Exited(9))?;
-    // Whoever has taken the end was the last who is told it.
+    // Once the end was taken, it is delivered to nobody else.
     soon("that it is forgotten", async {
         while guest.execs().await?.iter().any(|exec| exec.id == id) {
             tokio::task::yield_now().await;
@@ -288,11 +288,12 @@ pub(super) async fn exec_that_ended_unwatched_tells_all_to_who_comes_later(
     Ok(())
 }
 
-/// Whoever joins again learns how much of stdin has arrived, goes on there, and nothing is lost or doubled.
+/// A client that attaches again learns how much of stdin has arrived, continues there, and nothing is lost or
+/// duplicated.
 pub(super) async fn exec_stdin_goes_on_where_it_was_after_joining_again(
     lab: &Lab<'_>,
 ) -> Result<(), Failure> {
-    // The mock's commands lose their stdin with the one who began them.
+    // The mock's commands lose their stdin with the client that started them.
     if !lab.runtime().capabilities().isolation {
         return Ok(());
     }

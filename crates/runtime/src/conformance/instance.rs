@@ -1,4 +1,4 @@
-//! One instance to try a runtime in: a data directory, a template, and plans of sandboxes in it.
+//! One instance for testing a runtime: a data directory, a template, and plans of sandboxes in it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ impl<R: Runtime> Instance<R> {
     }
 }
 
-/// Removes what a plan stands on; the sandbox itself is gone.
+/// Removes the files of a plan; the sandbox itself is already gone.
 pub(crate) fn discard(plan: &Plan) {
     let files = plan.stored().expect("an instance has volumes");
     for dir in [files.root.own_dir(), plan.home.as_path()] {

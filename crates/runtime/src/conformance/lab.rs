@@ -1,4 +1,4 @@
-//! What the promises are tried with.
+//! Helpers of the promises.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use sandkeep_guestlink::{
     ExecEnd, ExecEvent, ExecLimits, ExecRequest, Execution, Guest, Outcome, OutputStream, Stdin,
 };
 
-/// Says what was expected and what was found unless they are equal.
+/// Reports expected and actual value unless they are equal.
 pub(super) fn same<T: PartialEq + fmt::Debug>(
     what: &str,
     found: T,
@@ -22,7 +22,7 @@ pub(super) fn same<T: PartialEq + fmt::Debug>(
     Ok(())
 }
 
-/// Stands for "at once": a runtime that needs longer for this hangs.
+/// The meaning of "at once": a runtime that needs longer hangs.
 pub(super) const SOON: Duration = Duration::from_secs(10);
 
 pub(super) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> Result<T, Failure> {
@@ -34,7 +34,7 @@ pub(super) fn modest() -> Resources {
     Resources { memory_mb: 128, cpus: 1.0, pids: 64, disk_mb: None, disk_total_mb: None }
 }
 
-/// Makes sandboxes and forgets none of them.
+/// Creates sandboxes and tracks all of them.
 pub(super) struct Lab<'a> {
     pub bench: &'a dyn Bench,
     plans: Mutex<Vec<(Whose, Plan)>>,
@@ -92,7 +92,7 @@ impl<'a> Lab<'a> {
         Ok(plan)
     }
 
-    /// The inside of a new running sandbox.
+    /// The guest of a new running sandbox.
     pub async fn guest(&self) -> Result<Arc<dyn Guest>, Failure> {
         let plan = self.started().await?;
         Ok(self.runtime().connect(&plan.id).await?)
@@ -103,7 +103,7 @@ impl<'a> Lab<'a> {
         Ok(all.into_iter().find(|found| found.id == *id))
     }
 
-    /// Removes everything; that it can be removed is part of every promise.
+    /// Removes everything; that this works is part of every promise.
     pub async fn clean_up(&self) -> Result<(), Failure> {
         let plans = std::mem::take(&mut *self.plans.lock().unwrap_or_else(PoisonError::into_inner));
         let mut cleaned = Ok(());
@@ -120,7 +120,7 @@ impl<'a> Lab<'a> {
     }
 }
 
-/// A command with nothing special about it.
+/// An ordinary command.
 pub(super) fn command(argv: &[&str]) -> ExecRequest {
     let env = [("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LANG", "C.UTF-8")];
     ExecRequest {
@@ -141,7 +141,7 @@ pub(super) fn script(text: &str) -> ExecRequest {
     command(&["sh", "-c", text])
 }
 
-/// All that an exec said.
+/// All output of an exec.
 #[derive(Debug)]
 pub(super) struct Said {
     pub stdout: String,
@@ -159,7 +159,7 @@ pub(super) async fn run(guest: &dyn Guest, request: ExecRequest) -> Result<Said,
     listen(guest.exec(request).await?).await
 }
 
-/// Listens to the end, and checks the grammar of events: started, output, one end, nothing.
+/// Reads events to the end, and checks their order: started, output, one end, nothing.
 pub(super) async fn listen(mut execution: Execution) -> Result<Said, Failure> {
     let first = soon("the first event", execution.next()).await?;
     same("the first event", first, Some(ExecEvent::Started))?;
@@ -183,12 +183,12 @@ pub(super) async fn listen(mut execution: Execution) -> Result<Said, Failure> {
     Ok(Said { stdout: text(stdout), stderr: text(stderr), end })
 }
 
-/// Listens until this has come on stdout.
+/// Reads events until this text has arrived on stdout.
 pub(super) async fn hear(execution: &mut Execution, expected: &str) -> Result<(), Failure> {
     hear_one_of(execution, &[expected]).await
 }
 
-/// Listens until one of these, which are of one length, has come on stdout.
+/// Reads events until one of these texts, of equal length, has arrived on stdout.
 pub(super) async fn hear_one_of(
     execution: &mut Execution,
     expected: &[&str],

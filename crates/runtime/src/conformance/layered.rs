@@ -1,6 +1,6 @@
-//! Sandboxes on a root that stands on layers, as those of images do: nothing of the host is in it.
+//! Sandboxes with a layered root, like those of images: nothing of the host is in it.
 //!
-//! One bench for all of it, because what is tried is the root and not the verbs.
+//! One bench for all of it, because the root is tested and not the verbs.
 
 use std::fs::Permissions;
 use std::io;
@@ -26,13 +26,13 @@ use sandkeep_tree::{Ids, MOUNT_POINTS, Root};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Setuid {
     Works,
-    /// Nobody becomes more than he is.
+    /// It does not change the caller's identity.
     GivesNothing,
-    /// It depends on the release of the tool.
+    /// It depends on the version of the tool.
     Untold,
 }
 
-/// Tries what holds for every root on every storage of this machine.
+/// Checks every kind of root on every storage of this machine.
 pub(crate) async fn keeps_above_layers(bench: &dyn Bench, setuid: Setuid) -> Result<(), Violation> {
     let broken = |promise| move |Failure(detail)| Violation { promise, detail };
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -49,13 +49,13 @@ pub(crate) async fn keeps_above_layers(bench: &dyn Bench, setuid: Setuid) -> Res
             btrfs.close().await.expect("nothing is left in it");
             kept.map_err(broken("above layers of btrfs storage"))
         }
-        // For a daemon that is not root there is no other storage.
+        // A non-root daemon has no other storage.
         Err(StorageError::Unusable { .. }) => Ok(()),
         Err(error) => panic!("{error:?}"),
     }
 }
 
-/// Starts a sandbox on as many layers as there may be, each of which has a file of its own.
+/// Starts a sandbox on the maximum number of layers, each of which has a file of its own.
 pub(crate) async fn keeps_above_many_layers(bench: &dyn Bench) -> Result<(), Violation> {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let make = |path: String| {
@@ -84,7 +84,7 @@ pub(crate) async fn keeps_above_many_layers(bench: &dyn Bench) -> Result<(), Vio
     kept.and(lab.clean_up().await).map_err(|Failure(detail)| Violation { promise, detail })
 }
 
-/// However a test ends, no pool stays mounted, and with it no loop device.
+/// Unmounts the pool, and with it the loop device, however a test ends.
 struct Unmounted(PathBuf);
 
 impl Drop for Unmounted {
@@ -108,7 +108,7 @@ async fn try_on(bench: &dyn Bench, storage: &dyn Storage, setuid: Setuid) -> Res
     kept.and(cleaned)
 }
 
-/// A program that needs nothing else, and files; the upper layer changes some of them.
+/// A static program, and files; the upper layer changes some of them.
 async fn layers(storage: &dyn Storage) -> Result<Vec<LayerId>, Failure> {
     let lower = fixture::layer(storage, &[], |draft| {
         for path in ["gone", "opaque/hidden"] {
@@ -142,7 +142,7 @@ fn fill(root: &Path, both: &str) -> io::Result<()> {
     std::fs::set_permissions(bin.join("su"), Permissions::from_mode(0o4755))
 }
 
-/// The same without layers, on a root that holds ids of the range that sandboxes share.
+/// The same without layers, on a root with ids of the range that sandboxes share.
 async fn try_shifted(bench: &dyn Bench, setuid: Setuid) -> Result<(), Failure> {
     let lab = Lab::new(bench);
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -161,7 +161,7 @@ async fn try_shifted(bench: &dyn Bench, setuid: Setuid) -> Result<(), Failure> {
     kept.and(lab.clean_up().await)
 }
 
-/// Gives everything to root inside, and lets set-user-ID programs be such.
+/// Gives everything to root inside, and enables set-user-ID programs.
 fn shift(root: &Path) -> io::Result<()> {
     let mut left = vec![root.to_owned()];
     while let Some(path) = left.pop() {
@@ -178,7 +178,7 @@ fn shift(root: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A plan for a sandbox that sees nothing but layers.
+/// A plan for a sandbox that sees only layers.
 async fn plan(lab: &Lab<'_>, storage: &dyn Storage, layers: &[LayerId]) -> Result<Plan, Failure> {
     let mut plan = lab.plan(modest()).await;
     let root = storage.create(&plan.id, &Base::Layers(layers.to_vec()), &Quota::NONE).await?;
@@ -198,7 +198,7 @@ fn stand_on(lab: &Lab<'_>, plan: &mut Plan, root: Root) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a script, as root where that can be had, says and nothing else.
+/// Checks the complete output of a script, run as root if possible.
 async fn says(lab: &Lab<'_>, plan: &Plan, script: &str, expected: &str) -> Result<(), Failure> {
     let guest = lab.runtime().connect(&plan.id).await?;
     let mut request = command(&["/bin/busybox", "sh", "-c", script]);
@@ -241,7 +241,7 @@ async fn try_both(lab: &Lab<'_>, plans: &[Plan; 2], setuid: Setuid) -> Result<()
     says(lab, second, SEE, UNTOUCHED).await
 }
 
-/// Somebody who is nobody in particular asks the program to make him root.
+/// An ordinary user runs the set-user-ID program.
 async fn becomes_root(lab: &Lab<'_>, plan: &Plan) -> Result<bool, Failure> {
     let guest = lab.runtime().connect(&plan.id).await?;
     let mut request = command(&["/bin/su", "root", "-c", "busybox id -u"]);

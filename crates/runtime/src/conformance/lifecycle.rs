@@ -37,7 +37,7 @@ pub(super) async fn a_started_sandbox_runs_and_answers(lab: &Lab<'_>) -> Result<
     same("its execs", guest.execs().await?, Vec::new())
 }
 
-/// So that no two machines have the same name, and one that is found in a log says which it was.
+/// The host name is the sandbox id: machine names are unique, and one that appears in a log identifies its sandbox.
 pub(super) async fn each_sandbox_is_called_by_its_id(lab: &Lab<'_>) -> Result<(), Failure> {
     let plan = lab.started().await?;
     for _ in 0..2 {
@@ -56,7 +56,7 @@ pub(super) async fn stop_ends_everything_and_may_be_repeated(lab: &Lab<'_>) -> R
         lab.runtime().stop(&plan.id, Duration::from_secs(1)).await?;
         same("running", lab.found(&plan.id).await?.map(|found| found.running), Some(false))?;
     }
-    // What never was does not run either.
+    // A sandbox that never existed does not run either.
     Ok(lab.runtime().stop(&SandboxId::random(), Duration::ZERO).await?)
 }
 
@@ -72,7 +72,7 @@ pub(super) async fn a_stopped_sandbox_starts_again(lab: &Lab<'_>) -> Result<(), 
     Ok(())
 }
 
-/// What a rollback does: the name stays, and what it leads to is another directory.
+/// Like a rollback: the name stays, and refers to another directory.
 pub(super) async fn a_volume_that_was_swapped_comes_back_with_the_guest(
     lab: &Lab<'_>,
 ) -> Result<(), Failure> {
@@ -112,7 +112,7 @@ pub(super) async fn destroy_takes_what_is_half_made(lab: &Lab<'_>) -> Result<(),
     let created = lab.created().await?;
     lab.runtime().destroy(&created.id).await?;
     ensure!(lab.found(&created.id).await?.is_none(), "a sandbox never started is still listed");
-    // A create that was cut short anywhere, the earliest place included.
+    // A create that was interrupted at any point, including the earliest.
     let planned = lab.plan(super::lab::modest()).await;
     let cut = lab.runtime();
     let _ = tokio::time::timeout(Duration::ZERO, cut.create(&planned)).await;
@@ -164,7 +164,7 @@ pub(super) async fn twenty_at_once_do_not_disturb_each_other(lab: &Lab<'_>) -> R
 
 pub(super) async fn stats_are_those_of_a_known_sandbox(lab: &Lab<'_>) -> Result<(), Failure> {
     let plan = lab.started().await?;
-    // Whoever answers is what it is to be: a guest that is not yet cannot be told from other processes.
+    // The guest must answer first: before that it cannot be told from other processes.
     lab.runtime().connect(&plan.id).await?.ping().await?;
     let stats = lab.runtime().stats(&plan.id).await?;
     if lab.runtime().capabilities().pids_limit {

@@ -1,4 +1,4 @@
-//! Limits that the capabilities declare hold, and what breaks them hurts nobody else.
+//! Declared limits are enforced, and exceeding one harms nobody else.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub(super) async fn a_memory_bomb_is_killed_and_named(lab: &Lab<'_>) -> Result<(
     }
     let plan = lab.started_with(Resources { memory_mb: 64, ..modest() }).await?;
     let guest = lab.runtime().connect(&plan.id).await?;
-    // Keeps the last line of an endless one.
+    // Keeps the last line of an endless one in memory.
     let said = run(&*guest, command(&["tail", "/dev/zero"])).await?;
     if !lab.runtime().capabilities().oom_per_exec {
         same("the outcome of the bomb", said.outcome(), Outcome::Lost)?;
@@ -39,7 +39,7 @@ pub(super) async fn a_fork_bomb_stays_inside(lab: &Lab<'_>) -> Result<(), Failur
             soon("a neighbour's exec", run(&*neighbour, command(&["echo", "calm"]))).await??;
         same("a neighbour's stdout", said.stdout.as_str(), "calm\n")?;
         let stats = lab.runtime().stats(&plan.id).await?;
-        // The guest itself is not counted against the workload.
+        // The guest itself does not count against the workload.
         ensure!(stats.pids <= pids + 4, "{} processes are over the limit of {pids}", stats.pids);
         Ok::<(), Failure>(())
     };
@@ -49,7 +49,7 @@ pub(super) async fn a_fork_bomb_stays_inside(lab: &Lab<'_>) -> Result<(), Failur
     beside
 }
 
-/// Runs a command with limits of its own; `None` if the runtime holds no such limit, and refuses it.
+/// Runs a command with limits of its own; `None` if the runtime cannot enforce such a limit, and refuses it.
 async fn run_within(
     guest: &dyn Guest,
     limits: ExecLimits,
@@ -76,7 +76,7 @@ pub(super) async fn a_command_has_its_own_memory_limit_or_is_refused(
     let held = can.exec_limits && can.memory_limit;
     let Some(said) = run_within(&*guest, limits, held, bomb).await? else { return Ok(()) };
     same("the outcome above its own limit", said.outcome(), Outcome::OomKilled)?;
-    // Keeps as much as the other may not, and not all that the sandbox may.
+    // Uses as much as the other may not, and less than the sandbox may.
     let keeps = script("head -c 48000000 /dev/zero | tail | wc -c");
     let said = soon("the next exec", run(&*guest, keeps)).await??;
     same("what another keeps", said.stdout.trim(), "48000000")
@@ -88,7 +88,7 @@ pub(super) async fn a_command_has_its_own_limit_of_processes_or_is_refused(
     let can = lab.runtime().capabilities();
     let guest = lab.guest().await?;
     let limits = ExecLimits { pids: Some(6), ..ExecLimits::default() };
-    // Ten at once, each of which waits for the one before it.
+    // Ten concurrent processes, each of which waits for the one before it.
     let many = || script("true | cat | cat | cat | cat | cat | cat | cat | cat | cat && echo all");
     let held = can.exec_limits && can.pids_limit;
     let Some(said) = run_within(&*guest, limits, held, many()).await? else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Connections to what listens inside. The sandbox has no network here but its own loopback.
+//! Connections to servers inside. The only network of the sandbox here is its own loopback.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -12,10 +12,10 @@ use sandkeep_guestlink::{ByteStream, Execution, Guest, GuestError};
 const PORT: u16 = 8080;
 const CLOSED: u16 = 8081;
 const CONNECTIONS: usize = 100;
-/// More than the buffers of any socket hold.
+/// More than any socket's buffers hold.
 const MUCH: usize = 16 * 1024 * 1024;
 
-/// Gives back all that it gets, as it gets it, and after its end one word.
+/// Echoes everything it receives, and writes one word after the end.
 const ECHO: &str = "
 import asyncio
 async def serve(reader, writer):
@@ -32,7 +32,7 @@ async def main():
 asyncio.run(main())
 ";
 
-/// Whether the runtime has ports; if not, that it says so.
+/// Whether the runtime supports ports; if not, it must say so.
 async fn has_ports(lab: &Lab<'_>, guest: &dyn Guest) -> Result<bool, Failure> {
     if lab.runtime().capabilities().ports {
         return Ok(true);
@@ -62,7 +62,7 @@ fn hash(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Sends bytes and the end, and checks that they come back, and something after the end.
+/// Sends bytes and the end, and checks the echo, and the word after the end.
 async fn echoes(connection: Box<dyn ByteStream>, mut bytes: Vec<u8>) -> Result<(), Failure> {
     let (mut reading, mut writing) = tokio::io::split(connection);
     let write = async {
@@ -110,7 +110,7 @@ pub(super) async fn a_hundred_connections_do_not_disturb_each_other(
         return Ok(());
     }
     let _server = echo_server(&*guest).await?;
-    // One that nobody serves: it is open before the others and says nothing until they are done.
+    // A connection that is not served: it is opened before the others and silent until they are done.
     let quiet = guest.dial(PORT).await?;
     let guest = &guest;
     let all = (1..=CONNECTIONS)

@@ -23,7 +23,7 @@ fn request(program: ShellProgram) -> ShellRequest {
     }
 }
 
-/// Whether the runtime has shells; if not, that it says so.
+/// Whether the runtime supports shells; if not, it must say so.
 async fn has_shells(lab: &Lab<'_>, guest: &dyn Guest) -> Result<bool, Failure> {
     if lab.runtime().capabilities().shells {
         return Ok(true);

@@ -10,7 +10,7 @@ fn in_terminal(text: &str) -> ExecRequest {
     ExecRequest { stdin: Stdin::Piped, terminal: Some(SIZE), ..script(text) }
 }
 
-/// `None` where the runtime has no terminals, and has said so without doing anything.
+/// `None` if the runtime does not support terminals, and has refused without side effects.
 async fn guest_with_terminals(
     lab: &Lab<'_>,
 ) -> Result<Option<std::sync::Arc<dyn sandkeep_guestlink::Guest>>, Failure> {
@@ -48,7 +48,7 @@ pub(super) async fn a_terminal_passes_on_keys_and_sizes(lab: &Lab<'_>) -> Result
     execution.input().write(b"\x03").await?;
     // The kernel sends the signal before it echoes the key.
     hear_one_of(&mut execution, &["^Cbye\r\n", "bye\r\n^C"]).await?;
-    // `listen` begins with the start, which is over.
+    // `listen` expects the start event, which has passed.
     loop {
         match execution.next().await {
             Some(sandkeep_guestlink::ExecEvent::Ended(end)) => {

@@ -1,5 +1,4 @@
-//! The mock keeps every promise, and runtimes that are broken on purpose are caught by the promise
-//! that they break.
+//! The mock keeps every promise, and deliberately broken runtimes are detected by the promise that they break.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Whole trees of processes: only where commands are real processes.
+//! Whole process trees: only where commands are real processes.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use sandkeep_guestlink::{ExecEvent, ExecRequest, Execution, Guest, GuestError, O
 const TREE: &str = "sleep 100001 & (sleep 100002 & sleep 100003 &) ; \
                     sh -c 'setsid sleep 100004 & exit' ; echo grown; sleep 100005";
 
-/// Counts what of the tree is left, through the sandbox's own /proc. The pattern does not match
-/// the shell that looks.
+/// Counts the remaining processes of the tree, using the sandbox's own /proc. The pattern does not match the shell that
+/// counts.
 const COUNT: &str = "n=0; for p in /proc/[0-9]*/cmdline; do \
                      case $(tr '\\0' ' ' < $p 2>/dev/null) in 'sleep 10000'*) n=$((n+1)) ;; esac; \
                      done; echo $n";
@@ -19,12 +19,12 @@ async fn left(guest: &dyn Guest) -> Result<String, Failure> {
     Ok(run(guest, script(COUNT)).await?.stdout.trim_end().to_owned())
 }
 
-/// The last of the tree may not have become what it is to be when the first says that it has grown.
+/// The last process of the tree may not have executed its program yet when the first reports that the tree is complete.
 async fn all_live(guest: &dyn Guest) -> Result<(), Failure> {
     live(guest, "5").await
 }
 
-/// Waits until so many live. A shell's child is a shell for a moment, and not counted.
+/// Waits until this many are alive. A shell's child is a shell for a moment, and not counted.
 async fn live(guest: &dyn Guest, count: &str) -> Result<(), Failure> {
     soon(&format!("that {count} live"), async {
         while left(guest).await? != count {
@@ -73,7 +73,7 @@ pub(super) async fn cancel_kills_the_whole_tree(lab: &Lab<'_>) -> Result<(), Fai
     same("the living after", left(&*guest).await?.as_str(), "0")
 }
 
-/// Who obeys is at its end what it said; who does not obey is killed. Both for the whole tree.
+/// A process that handles SIGTERM ends with its own exit code; others are killed. Both for the whole tree.
 pub(super) async fn end_takes_the_whole_tree(lab: &Lab<'_>) -> Result<(), Failure> {
     if !lab.runtime().capabilities().isolation {
         return Ok(());

@@ -8,10 +8,10 @@ use crate::{Death, Plan, RuntimeError};
 use sandkeep_core::SandboxId;
 use sandkeep_guestlink::{Execution, Outcome};
 
-/// How long a frozen command must stay silent to be believed.
+/// How long a frozen command must be silent.
 const SILENCE: Duration = Duration::from_millis(500);
 
-/// A wait that is under way before anything happens.
+/// A wait that is pending before anything happens.
 fn waiting(lab: &Lab<'_>, plan: &Plan) -> tokio::task::JoinHandle<Death> {
     let (runtime, id) = (lab.runtime(), plan.id.clone());
     tokio::spawn(async move { runtime.wait(&id).await })
@@ -60,7 +60,7 @@ pub(super) async fn wait_resolves_when_killed_from_outside(lab: &Lab<'_>) -> Res
     let death = resolves(waiting).await?;
     ensure!(death.reason.contains("kill"), "the reason does not say so: {:?}", death.reason);
     same("running", lab.found(&plan.id).await?.map(|found| found.running), Some(false))?;
-    // Its death is no obstacle to its next life.
+    // Its death does not prevent another start.
     lab.runtime().start(&plan).await?;
     let guest = lab.runtime().connect(&plan.id).await?;
     same("the outcome", run(&*guest, command(&["true"])).await?.outcome(), Outcome::Exited(0))
@@ -113,7 +113,7 @@ async fn ticks(clock: &mut Execution) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What was under way when it froze may still arrive; then nothing may.
+/// Output that was in transit during the freeze may still arrive; after that, none may.
 async fn until_silent(clock: &mut Execution) -> Result<(), Failure> {
     soon("silence", async {
         while let Ok(event) = tokio::time::timeout(SILENCE, clock.next()).await {

@@ -1,5 +1,4 @@
-//! The conformance suite's bench for container engines: a real engine, started for it, with two
-//! instances.
+//! The conformance suite's bench for container engines: a real engine, started for it, with two instances.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,22 +19,22 @@ mod wait;
 pub(crate) use engines::{Engine as RealEngine, Kind};
 use wait::{Patience, until, until_some};
 
-/// Promises that are tried side by side: an engine takes most of a second to start a container.
+/// Concurrent promises: an engine takes most of a second to start a container.
 pub(crate) const WIDTH: usize = 4;
 
-/// How a runtime is made of the API at an address.
+/// Creates a runtime for the API at an address.
 pub(crate) type Make<E> =
     fn(String, Arc<HostResources>) -> BoxFuture<'static, anyhow::Result<Arc<EngineRuntime<E>>>>;
 
 pub(crate) struct EngineBench<E> {
     pub ours: Instance<EngineRuntime<E>>,
     theirs: Instance<EngineRuntime<E>>,
-    /// Ends after both.
+    /// Dropped after both.
     real: RealEngine,
 }
 
 impl<E: Engine> EngineBench<E> {
-    /// `None`, with the reason printed, where this machine cannot run it.
+    /// `None`, with the reason printed, if this machine cannot run it.
     pub async fn new(kind: Kind, make: Make<E>) -> Option<Self> {
         let real = RealEngine::start(kind).map_err(|reason| anyhow::Error::msg(reason.0));
         let host = real.as_ref().map(RealEngine::host).unwrap_or_default();
@@ -52,7 +51,7 @@ impl<E: Engine> EngineBench<E> {
         Some(Self { ours, theirs, real })
     }
 
-    /// The engine itself knows no container any more; its list may lag behind its answers.
+    /// The engine itself has no container left; its list may lag behind its answers.
     pub fn assert_nothing_left(&self) {
         until("no container is left", Patience::Short, || self.real.containers() == 0);
     }
@@ -88,7 +87,7 @@ impl<E: Engine> Bench for EngineBench<E> {
     }
 
     fn patience(&self) -> Duration {
-        // A promise may start twenty containers, beside others that do.
+        // A promise may start twenty containers, concurrently with others.
         PROMISE_MAX * 3
     }
 }

@@ -1,5 +1,5 @@
-//! What a container of ours is, in words that every engine has, and the part of a sandbox's home that it
-//! sees.
+//! The definition of our containers, independent of the engine, and the part of a sandbox's home that is visible
+//! inside.
 
 pub mod labels;
 
@@ -20,51 +20,51 @@ use sandkeep_home::{self, GUEST_SOCKET};
 use sandkeep_sys::{capability, namespace::NETWORK_LIMITS};
 use sandkeep_tree::Root;
 
-/// Where the volume is in a container.
+/// Path of the volume in a container.
 pub const VOLUME: &str = "/volume";
-/// Where the door is in a container.
+/// Path of the door directory in a container.
 const INSIDE: &str = "/sandkeep";
-/// The part of a home that its container sees.
+/// The part of a home that is visible in its container.
 pub const DOOR: &str = "door";
 const GUEST: &str = "guest";
 const UNFINISHED: &str = ".guest.new";
 const GUEST_MODE: u32 = 0o555;
 
-/// What the guest needs beyond what the sandbox may use.
+/// Memory for the guest beyond the sandbox's limit.
 const GUEST_MEMORY_BYTES: u64 = 8 * limits::MIB;
 const GUEST_PIDS: u64 = 4;
 
-/// What a login gives on most systems.
+/// The usual limits of a login session.
 const DESCRIPTORS: (u64, u64) = (1024, 65_536);
 
-/// Everything that is said to an engine about a container. What is not here is the same for all.
+/// All settings of a container. The rest is the same for all.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Container {
     pub name: String,
     pub hostname: String,
     pub command: Vec<String>,
-    /// In the order in which they are to be made.
+    /// In mount order.
     pub binds: Vec<Bound>,
     /// All others are dropped.
     pub capabilities: Vec<String>,
     pub no_new_privileges: bool,
-    /// The filter of system calls.
+    /// The seccomp filter.
     pub seccomp: &'static str,
-    /// Settings of its network.
+    /// Sysctls of its network.
     pub network_limits: BTreeMap<String, String>,
-    /// Parts of /proc that nobody sees.
+    /// Masked parts of /proc.
     pub masked_paths: Vec<String>,
     pub memory_bytes: u64,
     pub cpus: f64,
     pub pids: u64,
     pub shm_bytes: u64,
-    /// Descriptors that a process may have, at first and at most.
+    /// File descriptor limits of a process: soft and hard.
     pub descriptors: (u64, u64),
     #[serde(skip)]
     pub labels: BTreeMap<String, String>,
 }
 
-/// A directory of the host in a container, without what is mounted beneath it.
+/// A directory of the host in a container, without nested mounts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Bound {
     pub source: PathBuf,
@@ -100,7 +100,7 @@ impl Container {
             capabilities: capabilities(plan),
             no_new_privileges: match plan.privilege {
                 Privilege::None => true,
-                // It keeps setuid programs from working, sudo for one.
+                // It disables setuid programs, such as sudo.
                 Privilege::Root => false,
             },
             seccomp: seccomp(),
@@ -135,7 +135,7 @@ fn binds(files: &StoredFiles, home: &Path) -> Vec<Bound> {
     binds
 }
 
-/// Those of every guest, and what it needs to take the volume for its root.
+/// Those of every guest, and those for making the volume its root.
 fn capabilities(plan: &Plan) -> Vec<String> {
     let mut names = capability::names_of_guest(grouped::privilege(plan));
     let chroot = "CAP_SYS_CHROOT".to_owned();
@@ -145,14 +145,14 @@ fn capabilities(plan: &Plan) -> Vec<String> {
     names
 }
 
-/// Our policy on system calls, as engines take it: stricter than their own, which lets through io_uring
-/// and the calls of other architectures.
+/// Our seccomp policy in the engines' format: stricter than their own, which allows io_uring and calls of other
+/// architectures.
 pub fn seccomp() -> &'static str {
     static POLICY: LazyLock<String> = LazyLock::new(|| {
         let mut policy = serde_json::to_value(oci::seccomp::policy())
             .expect("it holds only strings, numbers and lists");
-        // Some engines know no other answer than EPERM to what is not in the list, and libraries go
-        // back to an older call only if there is none of this number.
+        // Some engines support only EPERM for calls outside of the list, and libraries fall back to an older call only
+        // on ENOSYS.
         let missing = json!({
             "names": ["clone3", "io_setup"],
             "action": "SCMP_ACT_ERRNO",
@@ -166,8 +166,8 @@ pub fn seccomp() -> &'static str {
     &POLICY
 }
 
-/// They are said, because what engines take by themselves may be more than they may give: where we may
-/// not have more, they may not either.
+/// Set explicitly, because the engines' defaults may be more than they are allowed: our own limits apply to them as
+/// well.
 fn descriptors() -> (u64, u64) {
     let ours = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
     let (soft, hard) = DESCRIPTORS;
@@ -175,8 +175,8 @@ fn descriptors() -> (u64, u64) {
     (soft.min(hard), hard)
 }
 
-/// Makes the part of a home that the container sees, with the guest of this build in it. A container that
-/// runs keeps the guest it started with.
+/// Creates the visible part of a home, with the guest of this build. A running container keeps the guest it started
+/// with.
 pub fn make_door(data: &Path, home: &Path) -> io::Result<()> {
     sandkeep_home::make_directory(home)?;
     let door = home.join(DOOR);
@@ -190,11 +190,11 @@ pub fn make_door(data: &Path, home: &Path) -> io::Result<()> {
     remove_if_there(&unfinished)?;
     fs::hard_link(data.join(GUEST), &unfinished)?;
     fs::rename(&unfinished, &guest)?;
-    // A rename of one name of a file onto another of the same file does nothing.
+    // Renaming a hard link onto another link of the same file does nothing.
     remove_if_there(&unfinished)
 }
 
-/// Puts the guest of this build into the data directory: all homes have the same file.
+/// Writes the guest of this build to the data directory: all homes link to the same file.
 pub fn write_guest(data: &Path) -> io::Result<()> {
     let (guest, unfinished) = (data.join(GUEST), data.join(UNFINISHED));
     if fs::read(&guest).is_ok_and(|there| there == sandkeep_embedded::GUEST) {

@@ -1,5 +1,4 @@
-//! One container that runs, as we see it: its first process, the groups beneath its own, and the
-//! guest that dialed.
+//! One running container: its first process, the cgroups below its own, and the connection to its guest.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,10 +19,10 @@ use sandkeep_sys::{
 };
 use sandkeep_tree::Root;
 
-/// What the guest finds beneath its root as in the container's.
+/// What the guest sees below its root as in the container's.
 const SHOWN_AGAIN: [&str; 2] = ["proc", "dev"];
 
-/// The id of root in a container, which has the host's ids.
+/// The uid of root in a container, which uses the host's ids.
 const ROOT: u32 = 0;
 
 pub struct Contained {
@@ -40,7 +39,7 @@ pub fn listen(home: &Path) -> io::Result<DialBack> {
 }
 
 impl Contained {
-    /// Takes care of a container, just started or found. `None` if it does not run.
+    /// Manages a container that was just started or found. `None` if it is not running.
     pub async fn new(
         id: &str,
         pid: u32,
@@ -67,7 +66,7 @@ impl Contained {
         self.live.guest()
     }
 
-    /// Whether it runs no more, whoever has noticed.
+    /// Whether it has ended, whoever noticed.
     pub fn is_over(&self) -> bool {
         self.live.is_dead() || pidfd::has_ended(&self.process)
     }
@@ -98,8 +97,8 @@ impl Contained {
     }
 }
 
-/// The first process of a container and the groups around it. `None` if it is gone: its number may be
-/// another's by now, but that one is in no group with the container's id.
+/// The first process of a container and its cgroups. `None` if it is gone: its pid may have been reused, but the new
+/// process is in no cgroup with the container's id.
 fn find(id: &str, pid: u32) -> io::Result<Option<(OwnedFd, Around)>> {
     let Ok(process) = pidfd::open(pid) else { return Ok(None) };
     let around = match cgroup::around(pid) {
@@ -111,7 +110,7 @@ fn find(id: &str, pid: u32) -> io::Result<Option<(OwnedFd, Around)>> {
     Ok(around.filter(|_| !pidfd::has_ended(&process)).map(|around| (process, around)))
 }
 
-/// What a root that is an overlay is made of.
+/// The parts of an overlay root.
 pub fn overlay(root: &Root) -> io::Result<Option<Overlay>> {
     let (kind, paths) = pieces(root)?;
     match (kind, paths.as_slice()) {

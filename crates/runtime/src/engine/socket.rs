@@ -1,4 +1,4 @@
-//! Where an engine listens.
+//! Sockets of container engines.
 
 use std::path::{Path, PathBuf};
 
@@ -6,8 +6,7 @@ use super::NoEngine;
 
 const SCHEME: &str = "unix://";
 
-/// The socket of an engine's API: the one that was named, or the first of the usual ones that is there. An
-/// error says what to do.
+/// The socket of an engine's API: the configured one, or the first existing default. An error says what to do.
 pub fn find(named: Option<&str>, usual: &[PathBuf]) -> Result<PathBuf, NoEngine> {
     let Some(named) = named else {
         let there = usual.iter().find(|path| path.exists());

@@ -1,4 +1,4 @@
-//! What is true of every engine's containers, without an engine.
+//! Properties of every engine's containers, tested without an engine.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The conformance suite's bench for every grouped runtime: control groups of version 1 as on most
-//! machines of the day, of version 2 as far as the hierarchy that is mounted goes, or none.
+//! The conformance suite's bench for every grouped runtime: with cgroups v1, with v2 as far as the mounted hierarchy
+//! supports it, or without cgroups.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -22,15 +22,15 @@ use sandkeep_sys::{
 pub(crate) enum Version {
     V1,
     V2,
-    /// No groups and no root: see [`as_user`].
+    /// Neither cgroups nor root: see [`as_user`].
     None,
 }
 
-/// Whom tests become that are to be nobody in particular.
+/// An unprivileged uid for tests.
 const SOMEBODY: u32 = 12_345;
 
-/// The bench of a test that must not be root. As root the test executes itself once more, as
-/// somebody else; then there is nothing left to do, and `None`.
+/// The bench of a test that must not be root. As root the test executes itself again as another user; then there is
+/// nothing left to do, and the result is `None`.
 pub(crate) async fn as_user<S: Starter>(make: Make<S>) -> Option<GroupedBench<S>> {
     if !rustix::process::geteuid().is_root() {
         return GroupedBench::new(Version::None, make).await;
@@ -38,7 +38,7 @@ pub(crate) async fn as_user<S: Starter>(make: Make<S>) -> Option<GroupedBench<S>
     let thread = std::thread::current();
     let test = thread.name().expect("tests run on threads of their name");
     let scratch = tempfile::tempdir().expect("a temporary directory");
-    // Where this binary is may be out of their sight.
+    // This binary's own location may be inaccessible to that user.
     let copy = scratch.path().join("tests");
     std::fs::copy(std::env::current_exe().expect("this binary"), &copy).expect("a copy");
     std::os::unix::fs::chown(scratch.path(), Some(SOMEBODY), Some(SOMEBODY)).expect("theirs");
@@ -52,14 +52,14 @@ pub(crate) async fn as_user<S: Starter>(make: Make<S>) -> Option<GroupedBench<S>
         .expect("it runs");
     let (said, complained) =
         (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
-    // A skip is told on.
+    // A skip is passed on.
     eprint!("{complained}");
     assert!(ran.status.success(), "as uid {SOMEBODY}: {said}{complained}");
     assert!(said.contains("1 passed"), "as uid {SOMEBODY} it did not run: {said}{complained}");
     None
 }
 
-/// How a runtime is made on the resources of the host.
+/// Creates a runtime with the host's resources.
 pub(crate) type Make<S> =
     fn(Arc<HostResources>) -> BoxFuture<'static, anyhow::Result<Arc<GroupedRuntime<S>>>>;
 
@@ -69,7 +69,7 @@ pub(crate) struct GroupedBench<S> {
 }
 
 impl<S: Starter> GroupedBench<S> {
-    /// `None`, with the reason printed, where this machine cannot run it.
+    /// `None`, with the reason printed, if this machine cannot run it.
     pub async fn new(version: Version, make: Make<S>) -> Option<Self> {
         let start = || Instance::start(|data, name| hierarchy(version, data, name), make);
         let (ours, theirs) = unless_skipped(tokio::join!(start(), start()))?;
@@ -77,8 +77,8 @@ impl<S: Starter> GroupedBench<S> {
     }
 }
 
-/// This test binary, told to run one test alone, on its main thread: how tests execute what is a
-/// command of the program.
+/// The command line for running one test of this binary alone, on its main thread: how tests execute subcommands of the
+/// program.
 pub(crate) fn run_test(path: &str) -> std::io::Result<Vec<OsString>> {
     let test = path.split_once("::").map_or(path, |(_, name)| name);
     let arguments = [test, "--exact", "--ignored", "--nocapture", "--test-threads=1"];

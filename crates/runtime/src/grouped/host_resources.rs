@@ -1,5 +1,5 @@
-//! What the runtimes of one daemon share on this machine: its control groups, its ranges of ids, and
-//! the pipe by which sandboxes notice that it is gone.
+//! Resources that the runtimes of one daemon share on this machine: cgroups, ranges of ids, and the pipe by which
+//! sandboxes notice that the daemon is gone.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -41,22 +41,22 @@ pub enum NoHostResources {
     Lifeline(#[source] io::Error),
 }
 
-/// A pipe of which sandboxes hold the reading end: when the daemon ends, however, they see the end
-/// of file and end too.
+/// A pipe whose reading end the sandboxes hold: when the daemon ends, in whatever way, they see the end of file and end
+/// too.
 struct Lifeline {
     read: OwnedFd,
     _write: OwnedFd,
 }
 
-/// A range of the host's user ids, for one sandbox, until it is dropped; or the one that sandboxes share.
+/// A range of the host's user ids for one sandbox, until dropped; or the shared one.
 pub struct IdRange {
     base: u32,
-    /// Whom it is given back to, if it is one sandbox's own.
+    /// Where it is returned to, if it belongs to one sandbox.
     owner: Option<Arc<HostResources>>,
 }
 
 impl IdRange {
-    /// The host's id of root inside.
+    /// The host's uid of root inside.
     pub fn base(&self) -> u32 {
         self.base
     }
@@ -71,7 +71,7 @@ impl Drop for IdRange {
 }
 
 impl HostResources {
-    /// Finds out what this machine offers.
+    /// Detects what this machine offers.
     pub fn open(data_dir: PathBuf, instance: String) -> Result<Arc<Self>, NoHostResources> {
         let cgroups = match rustix::process::geteuid().is_root() {
             true => cgroup::open(&instance)?,
@@ -80,7 +80,7 @@ impl HostResources {
         Self::with(data_dir, instance, cgroups)
     }
 
-    /// What stands in for control groups where the daemon may not make any.
+    /// The substitute for cgroups if the daemon may not create any.
     pub fn groupless(
         data_dir: &Path,
         instance: &str,
@@ -90,7 +90,7 @@ impl HostResources {
         Ok(Box::new(groupless.map_err(NoHostResources::Groupless)?))
     }
 
-    /// The same in a given hierarchy of control groups.
+    /// The same in a given cgroup hierarchy.
     pub fn with(
         data_dir: PathBuf,
         instance: String,
@@ -108,7 +108,7 @@ impl HostResources {
         }))
     }
 
-    /// What the guest of a sandbox without control groups is found by.
+    /// Identifies the guest of a sandbox without cgroups.
     pub fn badge(&self, id: &SandboxId) -> String {
         cgroup::badge(&self.instance, id.as_str())
     }
@@ -137,7 +137,7 @@ impl HostResources {
         self.id_ranges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A range of its own; where the files hold ids of the shared one, that.
+    /// A range of its own; the shared one if the files have ids of that.
     pub fn take_ids(self: &Arc<Self>, plan: &Plan) -> io::Result<IdRange> {
         match plan.stored()?.root.ids() {
             Ids::Plain => {
@@ -148,7 +148,7 @@ impl HostResources {
         }
     }
 
-    /// What a sandbox gets: a range, or, from a daemon that is not root, none.
+    /// The ids of a sandbox: a range or, from a non-root daemon, none.
     pub fn ids_for(
         self: &Arc<Self>,
         runtime: &'static str,
@@ -168,7 +168,7 @@ impl HostResources {
         }
     }
 
-    /// The range that a process which runs already lives in, if it is one of ours to give.
+    /// The range that a running process already uses, if it is one of ours.
     pub fn adopt_ids(self: &Arc<Self>, pid: u32) -> io::Result<Option<IdRange>> {
         let Some(base) = id_base_of(pid)?.filter(|base| IdRanges::is_range(*base)) else {
             return Ok(None);
@@ -177,7 +177,7 @@ impl HostResources {
         Ok(Some(IdRange { base, owner: Some(Arc::clone(self)) }))
     }
 
-    /// The ranges that are likely to be taken next.
+    /// The ranges that will most likely be used next.
     pub fn next_id_bases(&self, count: usize) -> Vec<u32> {
         self.id_ranges().next(count)
     }
@@ -186,15 +186,14 @@ impl HostResources {
         self.make_groups_for(plan, plan.resources.pids)
     }
 
-    /// The same with another bound on how many processes the host has for the sandbox: where a kernel of
-    /// its own runs its processes, those of the host are not what the sandbox was given so many of.
+    /// The same with another limit for host processes of the sandbox. A sandbox with a kernel of its own runs its
+    /// processes there, so its process limit does not apply to those of the host.
     pub fn make_groups_for(&self, plan: &Plan, pids: u64) -> io::Result<()> {
         let limits = Limits { pids, ..limits_of(&plan.resources) };
         self.cgroups.make(plan.id.as_str(), &limits)
     }
 
-    /// The way into a sandbox's groups. After a reboot, or a crash in the middle of create, they are
-    /// not there.
+    /// Opens a sandbox's groups for entering. After a reboot, or an interrupted create, they do not exist.
     pub fn entry(&self, plan: &Plan, place: Place) -> io::Result<Entry> {
         match self.cgroups.entry(plan.id.as_str(), place) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -205,13 +204,13 @@ impl HostResources {
         }
     }
 
-    /// Kills every process in the sandbox's own group, with which all others end, and waits until
-    /// they are gone. It needs nothing but the group: the sandbox's home may be gone.
+    /// Kills every process in the sandbox's own group, which ends all others, and waits until they are gone. Needs only
+    /// the group: the sandbox's home may be gone.
     pub async fn kill(&self, id: &SandboxId, place: Place) -> io::Result<()> {
-        // One that was killed while it started may be followed by another that starts.
+        // If it was killed while starting, another process may have started in the group.
         while let Some(pid) = self.cgroups.pids(id.as_str(), place)?.first().copied() {
             let Ok(pidfd) = pidfd::open(pid) else { continue };
-            // The number may be another's by now: the group tells.
+            // The pid may have been reused: the group decides.
             if !self.cgroups.pids(id.as_str(), place)?.contains(&pid) {
                 continue;
             }
@@ -221,7 +220,7 @@ impl HostResources {
     }
 }
 
-/// Kills a process and waits until it is gone. A frozen one dies only when it is thawed.
+/// Kills a process and waits until it is gone. A frozen process dies only when thawed.
 pub async fn end(process: OwnedFd, thaw: impl Fn() -> io::Result<()>) -> io::Result<()> {
     pidfd::kill(&process)?;
     let gone = reactor::watch(process, Interest::READABLE)?;
@@ -233,7 +232,7 @@ pub async fn end(process: OwnedFd, thaw: impl Fn() -> io::Result<()>) -> io::Res
     }
 }
 
-/// What a sandbox may use, in the words of control groups.
+/// A sandbox's limits, as cgroup limits.
 pub fn limits_of(resources: &Resources) -> Limits {
     Limits {
         memory_bytes: resources.memory_mb * limits::MIB,
@@ -242,8 +241,8 @@ pub fn limits_of(resources: &Resources) -> Limits {
     }
 }
 
-/// The first id of a process's user namespace; `None` if the process is gone. One that has not
-/// entered its own namespace yet shows the host's whole map, whose base is no range of ours.
+/// The first id of a process's user namespace; `None` if the process is gone. A process that has not entered its own
+/// namespace yet has the host's whole map, whose base is not a range of ours.
 fn id_base_of(pid: u32) -> io::Result<Option<u32>> {
     match std::fs::read_to_string(format!("/proc/{pid}/uid_map")) {
         Ok(map) => Ok(map.split_whitespace().nth(1).and_then(|base| base.parse().ok())),

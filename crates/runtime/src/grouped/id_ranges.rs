@@ -1,5 +1,5 @@
-//! Which range of the host's user ids belongs to which sandbox. A range is in use exactly as long as
-//! a guest runs in it; files on volumes hold ids as they are inside, so ranges need not last.
+//! Which range of the host's user ids belongs to which sandbox. A range is in use exactly as long as a guest runs in
+//! it; files on volumes have the ids used inside, so ranges need not be permanent.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -7,23 +7,21 @@ use std::io;
 
 use sandkeep_sys::namespace::{ID_RANGE, SHARED_ID_BASE};
 
-/// Above what distributions give to people and services.
+/// Above the ids that distributions assign to people and services.
 const FIRST_BASE: u32 = 524_288;
-/// Above it is the range that is shared. Both are below 2^31: before Linux 6.12 devpts reads the gid it is mounted
-/// with as a signed number.
+/// The shared range is above it. Both are below 2^31: before Linux 6.12 devpts reads its gid option as a signed number.
 const LAST_BASE: u32 = SHARED_ID_BASE - ID_RANGE;
 
 pub struct IdRanges {
-    /// Parts of the id space that /etc/subuid and /etc/subgid give to users, as (first, last).
+    /// Ranges assigned to users by /etc/subuid and /etc/subgid, as (first, last).
     foreign: Vec<(u32, u32)>,
     used: BTreeSet<u32>,
-    /// Where the search begins. It goes round, so that what `next` announces stays true when a
-    /// range is given back in between.
+    /// Where the search starts. It wraps around, so that `next` stays correct when a range is returned in between.
     cursor: u32,
 }
 
 impl IdRanges {
-    /// Two instances on one host do not know of each other's ranges, so each begins somewhere else.
+    /// Two instances on one host do not know each other's ranges, so each starts at another place.
     pub fn new(instance: &str) -> io::Result<Self> {
         let mut foreign = Vec::new();
         for file in ["/etc/subuid", "/etc/subgid"] {
@@ -36,12 +34,12 @@ impl IdRanges {
         let mut hasher = DefaultHasher::new();
         instance.hash(&mut hasher);
         let ranges = u64::from((LAST_BASE - FIRST_BASE) / ID_RANGE);
-        // The remainder is below the number of ranges, and so fits.
+        // The remainder is below the number of ranges, so it fits.
         let cursor = FIRST_BASE + (hasher.finish() % ranges) as u32 * ID_RANGE;
         Ok(Self { foreign, used: BTreeSet::new(), cursor })
     }
 
-    /// Whether a range of ours may begin with this id.
+    /// Whether one of our ranges may start with this id.
     pub fn is_range(base: u32) -> bool {
         (FIRST_BASE..=LAST_BASE).contains(&base) && (base - FIRST_BASE).is_multiple_of(ID_RANGE)
     }
@@ -55,7 +53,7 @@ impl IdRanges {
         Some(base)
     }
 
-    /// Marks the range of a guest that runs already.
+    /// Marks the range of a running guest as used.
     pub fn adopt(&mut self, base: u32) {
         self.used.insert(base);
     }
@@ -64,7 +62,7 @@ impl IdRanges {
         self.used.remove(&base);
     }
 
-    /// The ranges that the next `take`s will return.
+    /// The ranges that the next calls of `take` will return.
     pub fn next(&self, count: usize) -> Vec<u32> {
         self.free().take(count).collect()
     }
@@ -117,7 +115,7 @@ mod tests {
     #[test]
     fn ranges_of_people_are_left_alone() {
         let mut ranges = ranges("a:524288:65536\nb:600000:1\n");
-        // 600000 lies in the range that begins at 589824.
+        // 600000 is in the range that starts at 589824.
         assert_eq!(ranges.take(), Some(FIRST_BASE + 2 * ID_RANGE));
     }
 

@@ -1,6 +1,6 @@
-//! The leaves of one sandbox: a control group per running exec, used again and again, because
-//! removed memory groups linger in the kernel and it has only 65,535 of them. Only the leaf of an exec with limits of
-//! its own is made for it and removed with it: the next one's are others.
+//! The leaves of one sandbox: one cgroup per running exec. They are reused, because removed memory cgroups linger in
+//! the kernel and it has only 65,535 of them. Only an exec with limits of its own gets a new leaf, which is removed
+//! with it, because the next one's limits differ.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,7 +13,7 @@ use sandkeep_guestlink::{
 };
 use sandkeep_sys::cgroup::{Hierarchy, LeafFiles, LeafLimits, cpu_quota_micros};
 
-/// How the names of leaves begin that are used again, and of those that are not.
+/// Prefixes of reused leaves, and of the others.
 const COMMON: char = 'l';
 const LIMITED: char = 'm';
 
@@ -24,8 +24,8 @@ pub struct Leaves {
     book: Mutex<Book>,
 }
 
-/// Which leaves there are and which are free. A leaf whose exec ended while processes it left in the
-/// background go on is neither: it is looked at again when a leaf is needed.
+/// Which leaves exist and which are free. A leaf whose exec ended while its background processes continue is neither:
+/// it is checked again when a leaf is needed.
 #[derive(Default)]
 struct Book {
     made: usize,
@@ -39,7 +39,7 @@ struct Book {
 struct Opened {
     name: String,
     files: LeafFiles,
-    /// The oom counter when the leaf was last looked at.
+    /// The oom counter when the leaf was last read.
     oom_kills: u64,
 }
 
@@ -50,7 +50,7 @@ impl Opened {
 }
 
 impl Leaves {
-    /// Leaves that an earlier daemon made are taken as lingering until they are found empty.
+    /// Leaves of an earlier daemon count as lingering until they are found empty.
     pub fn open(cgroups: Arc<dyn Hierarchy>, sandbox: String) -> io::Result<Arc<Self>> {
         let lingering = cgroups.leaves(&sandbox)?;
         let numbers =
@@ -64,7 +64,7 @@ impl Leaves {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The name of a leaf without processes and limits.
+    /// The name of an empty leaf without limits.
     fn take(&self, book: &mut Book) -> io::Result<String> {
         if let Some(name) = book.free.pop() {
             return Ok(name);
@@ -81,7 +81,7 @@ impl Leaves {
         Ok(name)
     }
 
-    /// Removes the leaves with limits that nobody is in any more.
+    /// Removes the empty leaves with limits.
     fn sweep(&self, book: &mut Book) {
         let is_left = |name: &String| !name.starts_with(LIMITED) || !self.remove_if_empty(name);
         book.lingering.retain(is_left);
@@ -92,12 +92,12 @@ impl Leaves {
         let empty = self.cgroups.leaf_is_empty(&self.sandbox, name);
         match empty {
             Ok(true) => self.cgroups.remove_leaf(&self.sandbox, name).is_ok(),
-            // With a group that is not there its sandbox is going, and all groups with it.
+            // If a group does not exist, its sandbox is being removed with all its groups.
             Ok(false) | Err(_) => false,
         }
     }
 
-    /// A leaf of its own for limits of its own.
+    /// A separate leaf with limits of its own.
     fn limited(&self, limits: &LeafLimits) -> io::Result<Opened> {
         let name = {
             let mut book = self.book();
@@ -134,7 +134,7 @@ impl Leaves {
             (Ok(true), None) => book.ready = Some(leaf),
             (Ok(true), Some(_)) => book.free.push(leaf.name),
             (Ok(false), _) => book.lingering.push(leaf.name),
-            // The sandbox is going, and its groups with it.
+            // The sandbox is being removed with its groups.
             (Err(_), _) => {}
         }
     }
@@ -172,7 +172,7 @@ impl LeafPool for Leaves {
             let at = book.lingering.iter().position(|lingering| lingering == name);
             at.map(|at| book.lingering.swap_remove(at))
         };
-        // Nobody enters it any more, so what it is limited to does not matter.
+        // No process enters it any more, so its limits do not matter.
         let opened = self.open_leaf(known.ok_or(io::ErrorKind::NotFound)?, &LeafLimits::NONE)?;
         Ok(Box::new(GroupLeaf { leaves: self, opened: Some(opened) }))
     }
@@ -180,7 +180,7 @@ impl LeafPool for Leaves {
 
 struct GroupLeaf {
     leaves: Arc<Leaves>,
-    /// There until it is given back.
+    /// Present until it is returned.
     opened: Option<Opened>,
 }
 

@@ -16,7 +16,7 @@ use sandkeep_sys::{
     reactor,
 };
 
-/// A guest that runs. Its range of ids is given back when it is dead.
+/// A running guest. Its range of ids is returned when it is dead.
 pub struct Live {
     pidfd: AsyncFd<OwnedFd>,
     guest: Arc<GuestClient>,
@@ -42,22 +42,21 @@ impl Live {
         self.death.get().is_some()
     }
 
-    /// Why it died, if it has been seen to.
+    /// Why it died, if that was observed.
     pub fn death(&self) -> Option<Death> {
         self.death.get().cloned()
     }
 
-    /// Waits until every process of the sandbox is gone: the kernel ends a pid namespace before its
-    /// first process is.
+    /// Waits until every process of the sandbox is gone: the kernel ends all processes of a pid namespace before its
+    /// first one.
     pub async fn died(&self) -> Death {
         self.ended().await;
         let told = tokio::time::timeout(limits::DEATH_TOLD, self.exit()).await;
         self.note(told.unwrap_or(Exit::Unknown))
     }
 
-    /// Kills the guest and waits until it has ended: one that has only just been started may not be found by its
-    /// group yet. How it ended is no news, so it is not waited for: where the host's init is its parent, that
-    /// may never tell.
+    /// Kills the guest and waits until it has ended: a guest that was just started may not be in its group yet. Its
+    /// exit status is not waited for: if the host's init is its parent, it may never be reported.
     pub async fn kill(&self) -> io::Result<Death> {
         pidfd::kill(self.pidfd.get_ref())?;
         self.ended().await;
@@ -65,7 +64,8 @@ impl Live {
     }
 
     async fn ended(&self) {
-        // Whoever waits for how it ended makes the descriptor not ready for a while, though it has.
+        // Another task's wait for the exit status temporarily clears the descriptor's readiness although the process
+        // has ended.
         if !pidfd::has_ended(self.pidfd.get_ref()) {
             // An error means that the reactor is gone, and the daemon with it.
             let _ = self.pidfd.readable().await;
@@ -80,8 +80,8 @@ impl Live {
         self.death.get_or_init(note).clone()
     }
 
-    /// How the guest ended. If who started it is gone, the host's init is its parent and has to take
-    /// note first, which it does soon or never; that it has makes the descriptor ready again.
+    /// How the guest ended. If its starter is gone, the host's init is its parent and has to reap it first, which
+    /// happens soon or never; that makes the descriptor ready again.
     async fn exit(&self) -> Exit {
         loop {
             let Ok(mut ready) = self.pidfd.readable().await else { return Exit::Unknown };

@@ -1,4 +1,4 @@
-//! What a sandbox is made of, as descriptors: whoever makes it needs no path of the host.
+//! The parts of a sandbox as descriptors, so that its creation needs no path of the host.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,34 +14,34 @@ use sandkeep_sys::{
 };
 use sandkeep_tree::{Bind, Root};
 
-/// Connections that wait while the guest comes up; as many as execs may be started at once.
+/// Queued connections while the guest comes up; as many as execs may be started at once.
 const BACKLOG: i32 = 1024;
 
 /// How the host gets connections to the guest.
 pub enum Host {
     Connects,
-    /// The guest dials, and shows the token that it reads here.
+    /// The guest dials, and sends the token that it reads here.
     IsDialed(OwnedFd),
 }
 
-/// The descriptors of a start, open until whoever makes the sandbox has its copies.
+/// The descriptors of a start, open until the creating process has its copies.
 pub struct Parts {
-    /// The guest's listening socket, or what it reads its token from.
+    /// The guest's listening socket, or the pipe with its token.
     meeting: OwnedFd,
     /// The root or its pieces, then the binds.
     mounts: Vec<OwnedFd>,
     entry: Vec<OwnedFd>,
-    /// `None` where there are no control groups. Then nobody here may clone mounts either.
+    /// `None` without cgroups. In that case cloning mounts is not permitted either.
     pub entry_kind: Option<EntryKind>,
     pub root_kind: RootKind,
     pub lifeline: Lifeline,
-    /// Where the binds go, relative to the root.
+    /// Targets of the binds, relative to the root.
     pub bind_targets: Vec<String>,
 }
 
 impl Parts {
-    /// Clones root and template as detached mounts, opens the control groups and binds the guest's
-    /// socket. Everything but the socket goes with the descriptors.
+    /// Clones root and template as detached mounts, opens the cgroups and binds the guest's socket. Everything but the
+    /// socket is released with the descriptors.
     pub fn open(
         runtime: &'static str,
         host_resources: &HostResources,
@@ -86,14 +86,13 @@ impl Parts {
         })
     }
 
-    /// How the control groups are entered, for a tool that can do nothing without.
+    /// How to enter the cgroups, for a tool that requires them.
     pub fn entry_needed(&self, runtime: &'static str) -> Result<EntryKind, RuntimeError> {
         let what = "work without control groups";
         self.entry_kind.ok_or(RuntimeError::Unsupported { runtime, what })
     }
 
-    /// The listening socket or the token, the lifeline if there is one, the root and the binds, in this
-    /// order.
+    /// The listening socket or the token, the lifeline if any, the root and the binds, in this order.
     pub fn before_entry<'a>(&'a self, host_resources: &'a HostResources) -> Vec<BorrowedFd<'a>> {
         let mut fds = vec![self.meeting.as_fd()];
         match self.lifeline {
@@ -104,13 +103,13 @@ impl Parts {
         fds
     }
 
-    /// The way into the control groups, which comes last.
+    /// The descriptors for entering the cgroups, which come last.
     pub fn entry(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.entry.iter().map(AsFd::as_fd)
     }
 }
 
-/// What a root is made of: for an overlay the directory of the volume and that of the layers.
+/// The pieces of a root: for an overlay, the directories of the volume and of the layers.
 pub fn pieces(root: &Root) -> io::Result<(RootKind, Vec<&Path>)> {
     let strange = || io::Error::other("an overlay's directories are not where they belong");
     let (lowers, upper, work) = match root {
@@ -133,7 +132,7 @@ pub fn pieces(root: &Root) -> io::Result<(RootKind, Vec<&Path>)> {
     Ok((RootKind::Overlay(names), vec![volume, layers]))
 }
 
-/// How much fits into /dev/shm. It counts as the sandbox's memory, so it is less than all of that.
+/// The size of /dev/shm. It counts as the sandbox's memory, so it is less than that.
 pub fn shm_bytes(plan: &Plan) -> u64 {
     plan.resources.memory_mb * limits::MIB / 2
 }

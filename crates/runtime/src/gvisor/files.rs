@@ -1,12 +1,12 @@
-//! What a gVisor sandbox has in its home: the bundle, with the directory that is seen inside, and the
-//! token of its guest.
+//! A gVisor sandbox's files in its home: the bundle, with the directory that is visible inside, and the token of its
+//! guest.
 //!
 //! ```text
-//! gvisor/          0711: the gofer is no root of the host's and has to pass through
+//! gvisor/          0711: the gofer is not root on the host and has to traverse it
 //!   config.json    for runsc
-//!   token          what the guest shows; for us alone
-//!   dial/          0755, seen inside, read-only
-//!     dial.sock    what the guest dials; only its user may
+//!   token          the guest's token; readable by us alone
+//!   dial/          0755, visible inside, read-only
+//!     dial.sock    the guest dials this; accessible to its user only
 //!     sandkeep-guest
 //! ```
 
@@ -39,7 +39,7 @@ impl Files {
         &self.bundle
     }
 
-    /// Writes all but the bundle itself, in place of what an earlier start left.
+    /// Writes everything but the bundle itself, replacing the files of an earlier start.
     pub fn write(&self, token: &DialToken) -> io::Result<()> {
         self.remove()?;
         make_directory(&self.bundle, 0o711)?;
@@ -65,7 +65,7 @@ impl Files {
         DialToken::try_from(bytes.as_slice()).map_err(io::Error::other)
     }
 
-    /// Who may connect to the socket that is there.
+    /// The user that may connect to the existing socket.
     pub fn owner(&self) -> io::Result<u32> {
         Ok(fs::symlink_metadata(self.bundle.join(DIAL).join(SOCKET))?.uid())
     }

@@ -1,4 +1,4 @@
-//! The inside of a mock sandbox: execs that keep all their output until somebody has collected it.
+//! The guest of a mock sandbox: execs that keep all their output until it is collected.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,9 +21,9 @@ const SIGTERM: i32 = 15;
 /// How a whole sandbox ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shutdown {
-    /// Everything gets SIGTERM and is reported so.
+    /// Everything gets SIGTERM and is reported as such.
     Terminated,
-    /// Nobody is left to report anything.
+    /// Nothing is left to report.
     Killed,
 }
 
@@ -43,11 +43,11 @@ pub(super) struct MockGuest {
 struct MockExec {
     log: watch::Sender<Log>,
     interruption: watch::Sender<Option<Interruption>>,
-    /// Ends the one who watches now.
+    /// Detaches the current watcher.
     watcher: Mutex<CancellationToken>,
 }
 
-/// All that an exec has said.
+/// All output of an exec.
 #[derive(Default)]
 struct Log {
     chunks: Vec<Chunk>,
@@ -78,8 +78,8 @@ impl MockGuest {
         lock(&self.execs).get(id).cloned().ok_or_else(unknown)
     }
 
-    /// Hands out what the exec says from the offsets on, and forgets it once all was taken. Whoever
-    /// watched before is cut off.
+    /// Delivers the exec's output from the offsets on, and forgets it once everything was taken. An earlier watcher is
+    /// detached.
     fn follow(
         &self,
         id: ExecId,
@@ -114,7 +114,7 @@ impl MockExec {
         }
     }
 
-    /// Makes place for a new watcher; the one before is cut off.
+    /// Registers a new watcher; the earlier one is detached.
     fn replace_watcher(&self) -> CancellationToken {
         let next = CancellationToken::new();
         std::mem::replace(&mut *lock(&self.watcher), next.clone()).cancel();
@@ -181,7 +181,7 @@ async fn elapsed(timeout: Option<Duration>) {
     }
 }
 
-/// Sends the log on as it grows; `Some` once its end was taken.
+/// Delivers the log as it grows; `Some` once its end was taken.
 async fn hand_on(
     mut log: watch::Receiver<Log>,
     from: Offsets,
@@ -211,7 +211,7 @@ async fn hand_on(
 }
 
 impl Chunk {
-    /// What of it lies at or after the offsets.
+    /// The part at or after the offsets.
     fn after(mut self, from: Offsets) -> Option<Self> {
         let from = match self.stream {
             OutputStream::Stdout => from.stdout,
@@ -226,7 +226,7 @@ impl Chunk {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics between two changes that belong together.
+    // No code panics between two changes that belong together.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -259,7 +259,7 @@ impl Guest for MockGuest {
 
     async fn attach(&self, id: &ExecId, from: Offsets) -> Result<Execution, GuestError> {
         let exec = self.known(id)?;
-        // Whoever attaches only listens; the other end of its stdin is gone.
+        // A client that attaches only listens; the other end of its stdin is gone.
         let (stdin, _) = mpsc::channel(1);
         Ok(self.follow(id.clone(), &exec, from, stdin))
     }
@@ -283,7 +283,7 @@ impl Guest for MockGuest {
         let known = |(id, exec): (&ExecId, &Arc<MockExec>)| KnownExec {
             id: id.clone(),
             running: exec.log.borrow().end.is_none(),
-            // The mock lives and dies with its test, whichever broker asked it.
+            // The mock lives and dies with its test, whichever broker uses it.
             origin: Origin::Earlier,
         };
         Ok(execs.iter().map(known).collect())

@@ -1,4 +1,4 @@
-//! The few words a mock sandbox understands.
+//! The built-in commands of a mock sandbox.
 
 use std::time::Duration;
 
@@ -7,21 +7,21 @@ use tokio::sync::mpsc;
 
 use sandkeep_guestlink::{ExecRequest, Input, OutputStream};
 
-/// How a command ended by itself.
+/// How a command exited.
 pub(super) struct Exit {
     pub code: i32,
     pub error: Option<String>,
 }
 
-/// Whether a script goes on after a command.
+/// Whether a script continues after a command.
 enum Flow {
     Next(i32),
     Exit(i32),
 }
 
-/// Where a command's words go and come from, and what it is told about itself.
+/// The streams of a command, and facts about itself.
 pub(super) struct Stdio<F: Fn(OutputStream, Bytes)> {
-    /// What the sandbox calls itself.
+    /// The sandbox's host name.
     pub host_name: String,
     pub stdin: Option<mpsc::Receiver<Input>>,
     pub output: F,
@@ -37,7 +37,7 @@ pub(super) async fn run<F: Fn(OutputStream, Bytes)>(
 ) -> Exit {
     let argv: Vec<&str> = request.argv.iter().map(String::as_str).collect();
     match argv.as_slice() {
-        // The one file of the sandbox that everybody knows and nobody may execute.
+        // A file that exists everywhere and is never executable.
         ["/etc/passwd", ..] => {
             let error = Some("/etc/passwd: permission denied".to_owned());
             Exit { code: NOT_EXECUTABLE, error }

@@ -1,29 +1,28 @@
-//! Our policy on system calls in the words of OCI, so that there is one policy and not two.
+//! Our seccomp policy in OCI format, derived from the single policy.
 //!
-//! OCI knows no "otherwise" for a call with conditions: each rule has to say by itself when it holds.
-//! And it compares all 64 bits of an argument, while the kernel reads 32 of most: a condition on
-//! the whole would be passed by setting a bit that nobody reads. So every condition here is a masked
-//! comparison of the lower half, and "none of these values" is the list of all prefixes that lead to
-//! none of them.
+//! OCI has no "otherwise" for a call with conditions: each rule has to state by itself when it applies. And it compares
+//! all 64 bits of an argument, while the kernel reads only 32 of most: a condition on the whole could be bypassed by
+//! setting an unused bit. So every condition here is a masked comparison of the lower half, and "none of these values"
+//! is the list of all prefixes that lead to none of them.
 
 use super::spec::{Argument, Seccomp, SeccompAction, Syscalls};
 use sandkeep_sys::seccomp::{Action, named_actions};
 
-/// Calls of another architecture have other numbers and so another policy; there is none. The tools
-/// kill whoever makes one.
+/// Calls of other architectures have other numbers and would need another policy; there is none. The tools kill the
+/// caller.
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: &str = "SCMP_ARCH_X86_64";
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: &str = "SCMP_ARCH_AARCH64";
 
-/// What becomes of a call.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Allow,
     Refuse(i32),
 }
 
-/// Values of which the bits in `mask` are those of `value`.
+/// Values whose bits in `mask` equal those of `value`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pattern {
     mask: u32,
@@ -71,10 +70,10 @@ fn rules(name: &'static str, action: Action) -> Vec<Syscalls> {
     .collect()
 }
 
-/// A verdict, and what all of the named arguments have to be for it.
+/// A verdict, and the required patterns of the arguments.
 type Case = (Verdict, Vec<(u32, Pattern)>);
 
-/// All values of the arguments that an action looks at are in exactly one verdict's cases.
+/// Each value of the inspected arguments is in exactly one verdict's cases.
 fn cases(action: Action) -> Vec<Case> {
     match action {
         Action::Allow => vec![(Verdict::Allow, Vec::new())],
@@ -108,10 +107,10 @@ fn each_of(values: &[u32]) -> Vec<Pattern> {
     values.iter().map(|value| Pattern { mask: u32::MAX, value: *value }).collect()
 }
 
-/// All values but these: wherever the way to one of them could be left, the side that leads to none.
+/// All values but these: at every bit of their prefixes, the branch that leads to none of them.
 fn none_of(values: &[u32]) -> Vec<Pattern> {
     let mut patterns = Vec::new();
-    // The prefixes of the values of one length, each once.
+    // The distinct prefixes of one length.
     let mut prefixes = vec![Pattern { mask: 0, value: 0 }];
     for at in (0..u32::BITS).rev() {
         let mut longer = Vec::new();
@@ -142,7 +141,7 @@ fn syscalls(names: Vec<&'static str>, verdict: Verdict, args: Vec<Argument>) -> 
 mod tests {
     use super::*;
 
-    /// What the policy itself says about a call with these arguments.
+    /// The policy's own verdict for a call with these arguments.
     fn expected(action: Action, arguments: [u32; 3]) -> Verdict {
         match action {
             Action::UnlessFlags { mask, refuse } if arguments[0] & mask != 0 => {

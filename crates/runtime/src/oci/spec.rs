@@ -1,4 +1,4 @@
-//! The part of the OCI runtime specification that our bundles use, as it is written to `config.json`.
+//! The part of the OCI runtime specification that our bundles use, serialized to `config.json`.
 
 use serde::Serialize;
 
@@ -80,7 +80,7 @@ pub struct IdMapping {
 /// A namespace of the sandbox's own.
 #[derive(Debug, Serialize)]
 pub struct Namespace {
-    /// One that is there already, to be entered.
+    /// An existing namespace to enter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<&'static str>,
     #[serde(rename = "type")]
@@ -104,7 +104,7 @@ pub enum SeccompAction {
     Errno,
 }
 
-/// What happens to these calls if all of `args` hold.
+/// The action for these calls if all of `args` match.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Syscalls {

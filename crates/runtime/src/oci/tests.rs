@@ -1,4 +1,4 @@
-//! What a bundle says, and the conformance suite on the real tools.
+//! The content of a bundle, and the conformance suite on the real tools.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! runc and crun: the same bundle, and nearly the same words.
+//! runc and crun: the same bundle, and nearly the same arguments.
 
 use std::io;
 
@@ -10,8 +10,8 @@ use sandkeep_sys::{
     stage::{BUNDLE, Dev, Identity, ROOT, STATE},
 };
 
-/// Where the bundle is in a sandbox's home. Nothing else is kept of a sandbox: what the tool notes
-/// down goes with its mount namespace.
+/// The bundle's directory in a sandbox's home. Nothing else is stored of a sandbox: the tool's own state disappears
+/// with its mount namespace.
 const BUNDLE_IN_HOME: &str = "oci";
 
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ impl Technique for Runc {
     const OLDEST: (u32, u32) = (1, 1);
     const AFTERWARDS: Afterwards = Afterwards::Ends;
 
-    /// `--rootless` is about control groups alone: what cannot be written to is left alone.
+    /// `--rootless` concerns only cgroups: those that are not writable are left alone.
     fn direct(&self, scene: &Scene<'_>) -> io::Result<Direction> {
         direct(scene, &["--root", STATE, "--rootless", "true"])
     }

@@ -1,5 +1,5 @@
-//! HTTP over a Unix socket, as far as Podman's API needs it: one connection per request, answers bounded
-//! in size and time.
+//! HTTP over a Unix socket, as far as Podman's API needs it: one connection per request, answers bounded in size and
+//! time.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use tokio::net::UnixStream;
 use crate::engine::EngineError;
 use sandkeep_core::limits;
 
-/// The oldest version that has all we ask for; later ones still serve it.
+/// The oldest version with everything we need; later ones still support it.
 const API: &str = "/v4.0.0/libpod";
 
 pub struct Client {
@@ -90,7 +90,7 @@ impl Client {
         tokio::pin!(answer);
         tokio::select! {
             answer = &mut answer => answer,
-            // It ends when the answer is whole, or with an error that the answer tells better.
+            // It ends when the answer is complete, or with an error that the answer reports better.
             _ = connection => answer.await,
         }
     }

@@ -1,4 +1,4 @@
-//! A container in the words of Podman's `SpecGenerator`.
+//! A container in Podman's `SpecGenerator` format.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use sandkeep_sys::cgroup::{CPU_PERIOD_MICROS, cpu_quota_micros};
 pub fn of(container: &Container, files: &Files) -> Value {
     let quota = cpu_quota_micros(container.cpus);
     let (soft, hard) = container.descriptors;
-    // The control group limits them; without a word of ours Podman takes more than it may have.
+    // The cgroup limits them; by default Podman sets more than it is allowed.
     let ours = rustix::process::getrlimit(rustix::process::Resource::Nproc).maximum;
     let processes = ours.map_or(limits::PIDS_MAX, |ours| ours.min(limits::PIDS_MAX));
     let none = json!({ "nsmode": "none" });

@@ -1,5 +1,5 @@
-//! A foreign tool in the hands of a daemon that is not root: it has one id to give, its own, which is
-//! `user` inside; nobody is root there.
+//! An external tool run by a non-root daemon: it has one id to give, its own, which is `user` inside; root does not
+//! exist there.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use sandkeep_sys::{
     stage::{self, BareStaging, NamedOverlay},
 };
 
-/// What a tool is told about a sandbox by who is not root.
+/// What a tool needs to know of a sandbox without root.
 pub struct UserScene<'a> {
     pub plan: &'a Plan,
     lifeline: Lifeline,
@@ -19,7 +19,7 @@ pub struct UserScene<'a> {
 }
 
 impl UserScene<'_> {
-    /// The guest and its arguments, as the tool has to execute them. By the badge it is found.
+    /// The guest's command line, as the tool has to execute it. The badge identifies it.
     pub fn guest(&self) -> Vec<String> {
         let mut words = guest(self.lifeline);
         words.extend(["--badge".to_owned(), self.badge.clone()]);
@@ -48,7 +48,7 @@ impl<T: Technique + 'static> Staged<T> {
     }
 }
 
-/// A root that is one directory is for the tool to bind.
+/// A root that is a single directory is bound by the tool itself.
 fn named_overlay(plan: &Plan) -> io::Result<Option<NamedOverlay>> {
     let (kind, paths) = pieces(&plan.stored()?.root)?;
     match (kind, paths.as_slice()) {

@@ -1,5 +1,5 @@
-//! What the tests of all staged runtimes need, their own test binary as the stage; and how it looks when a
-//! stage or a tool fails.
+//! Common parts of the tests of staged runtimes, with their own test binary as the stage; and failures of a stage or a
+//! tool.
 
 use std::io;
 use std::sync::Arc;

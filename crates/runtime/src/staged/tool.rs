@@ -1,4 +1,4 @@
-//! Where a foreign tool is, and whether it is new enough.
+//! Finds an external tool, and checks its version.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -7,7 +7,7 @@ use tokio::process::Command;
 
 use sandkeep_core::limits;
 
-/// Where tools are besides `PATH`: a service may have been started with a poor one.
+/// Tool directories besides `PATH`: a service may have been started with a minimal one.
 const USUAL: [&str; 6] =
     ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
@@ -24,7 +24,7 @@ pub enum ToolMissing {
     TooOld { path: String, found: String, oldest: String, package: &'static str },
 }
 
-/// A tool that is there and new enough.
+/// An installed tool of a sufficient version.
 #[derive(Clone, Debug)]
 pub struct Program {
     path: String,
@@ -53,7 +53,7 @@ impl Program {
         Ok(Self { path })
     }
 
-    /// What the tool says to this one argument.
+    /// The tool's output for this one argument.
     pub async fn ask(&self, argument: &str) -> Result<String, ToolMissing> {
         ask(&self.path, argument).await
     }
@@ -63,7 +63,7 @@ impl Program {
     }
 }
 
-/// A relative entry of `PATH` is nobody's choice for a daemon.
+/// A relative entry of `PATH` is never meant for a daemon.
 fn is_executable(path: &Path) -> bool {
     let access = rustix::fs::access(path, rustix::fs::Access::EXEC_OK);
     path.is_absolute() && path.is_file() && access.is_ok()
@@ -83,7 +83,7 @@ async fn ask(path: &str, argument: &str) -> Result<String, ToolMissing> {
     }
 }
 
-/// The first word that begins with a number: `runc version 1.1.5+ds1`, `bubblewrap 0.8.0`.
+/// The first word that starts with a number: `runc version 1.1.5+ds1`, `bubblewrap 0.8.0`.
 fn version(said: &str) -> Option<(u32, u32)> {
     let word =
         said.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit()))?;

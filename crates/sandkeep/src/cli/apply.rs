@@ -1,8 +1,8 @@
-//! `sandkeep apply`: the changes of a sandbox, brought home to a directory.
+//! `sandkeep apply`: applies the changes of a sandbox to a local directory.
 //!
-//! The daemon is asked once, for one moment of the sandbox: what changed, and the new files. Nothing that comes is
-//! trusted: it is written beneath the directory and nowhere else, no link is followed, no device is made, nobody
-//! gets another's identity, and every file must be what the list of changes says it is.
+//! The daemon is asked once, for one moment of the sandbox: what changed, and the new files. Nothing that it sends is
+//! trusted. Files are written below the directory and nowhere else, no link is followed, no device is created,
+//! ownership and set-id bits are not taken over, and every file must match the list of changes.
 
 mod plan;
 mod select;
@@ -121,7 +121,7 @@ impl From<rustix::io::Errno> for ApplyError {
     }
 }
 
-/// What a bundle begins with, as far as it is needed here.
+/// The first file of a bundle, as far as it is needed here.
 #[derive(Debug, Deserialize)]
 struct Manifest {
     changes: Vec<Told>,
@@ -183,7 +183,7 @@ pub async fn run(args: ApplyArgs, client: &Client) -> Result<Exit, Failure> {
     });
     let mut body = response.bytes_stream();
     while let Some(piece) = body.next().await {
-        // Whoever reads may have seen enough.
+        // The reader may have stopped.
         if sender.send(piece.map_err(io::Error::other)).await.is_err() {
             break;
         }
@@ -212,7 +212,7 @@ fn open(path: &Path) -> rustix::io::Result<OwnedFd> {
     openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Reads a bundle and does to the directory what it says.
+/// Reads a bundle and applies it to the directory.
 fn bring(
     bundle: impl Read,
     directory: OwnedFd,
@@ -245,7 +245,7 @@ fn bring(
         return Ok(Report { plan, changes, found });
     }
     let staged = stage(&staging, &plan.steps, &mut entries).and_then(|()| {
-        // Read to its end, so that one that was cut off is noticed.
+        // Read to its end, so that a truncated bundle is detected.
         match entries.finish()? {
             Closing::Marked => Ok(()),
             Closing::Unmarked => Err(ArchiveError::Truncated.into()),
@@ -259,7 +259,7 @@ fn bring(
     Ok(Report { plan, changes, found })
 }
 
-/// A plan that brings nothing home that would make tools of the caller run commands.
+/// A plan that contains no file which would make the caller's tools run commands.
 fn guarded_plan(
     view: &View,
     changes: &[Told],
@@ -294,7 +294,7 @@ fn read_manifest(entries: &mut Entries<impl Read>) -> Result<Manifest, ApplyErro
     serde_json::from_slice(&bytes).map_err(|_| ApplyError::Manifest("its list cannot be read"))
 }
 
-/// Writes all that is new beside the directory.
+/// Writes all new files beside the directory's own.
 fn stage<R: Read>(
     staging: &Staging,
     steps: &[Step],
@@ -385,7 +385,7 @@ fn tell(report: &Report, intent: Intent) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// A stream of another task, read on this thread.
+/// A stream from another task, read on this thread.
 struct Pieces {
     receiver: mpsc::Receiver<io::Result<Bytes>>,
     current: Bytes,

@@ -1,11 +1,11 @@
-//! Arguments that are more than a word.
+//! Arguments that need parsing.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use reqwest::Url;
 
-/// What is wrong with an argument; clap says which one it is.
+/// What is wrong with an argument; clap adds its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidArgument {
     #[error("expected NAME=VALUE")]
@@ -39,7 +39,7 @@ pub fn duration(text: &str) -> Result<Duration, InvalidArgument> {
     Duration::try_from(signed).map_err(|_| InvalidArgument::Duration)
 }
 
-/// A duration of whole seconds, as the API counts the life of a sandbox.
+/// A duration of whole seconds, as the API has for timeouts.
 pub fn seconds(text: &str) -> Result<u64, InvalidArgument> {
     let duration = duration(text).map_err(|_| InvalidArgument::Seconds)?;
     match duration.subsec_nanos() {
@@ -48,13 +48,13 @@ pub fn seconds(text: &str) -> Result<u64, InvalidArgument> {
     }
 }
 
-/// `30d`, `12h`, or a time as RFC 3339 has it.
+/// `30d`, `12h`, or an RFC 3339 time.
 pub fn expiry(text: &str) -> Result<Timestamp, InvalidArgument> {
     const DAY_SECS: u64 = 24 * 60 * 60;
     if let Ok(time) = text.parse::<Timestamp>() {
         return Ok(time);
     }
-    // A day has 24 hours here: who wants another moment can name it.
+    // A day has 24 hours here; other moments can be given as a time.
     let length = match text.strip_suffix('d').map(str::parse::<u64>) {
         Some(Ok(days)) => Duration::from_secs(days.saturating_mul(DAY_SECS)),
         Some(Err(_)) | None => duration(text).map_err(|_| InvalidArgument::Expiry)?,
@@ -62,7 +62,7 @@ pub fn expiry(text: &str) -> Result<Timestamp, InvalidArgument> {
     Timestamp::now().checked_add(length).map_err(|_| InvalidArgument::Expiry)
 }
 
-/// Where a daemon is.
+/// The URL of a daemon.
 pub fn daemon_url(text: &str) -> Result<Url, InvalidArgument> {
     let url: Url = text.parse().map_err(|_| InvalidArgument::Url)?;
     match (url.scheme(), url.host()) {

@@ -1,4 +1,4 @@
-//! Which parts a broker is made of: the one place that knows all implementations.
+//! Assembles a broker from its parts: the only module that knows all implementations.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -32,15 +32,14 @@ use sandkeep_tree::Bind;
 /// The names of [`local_runtimes`], in their order.
 const LOCAL_RUNTIMES: [&str; 5] = [Native::NAME, Bwrap::NAME, Crun::NAME, Runc::NAME, Gvisor::NAME];
 
-/// Which runtimes to look for, besides the native one: asking a tool for its version takes as long as
-/// running it.
+/// Which runtimes to detect besides the native one: asking a tool for its version takes as long as running it.
 pub enum Wanted {
     All,
     Named(Vec<String>),
 }
 
 impl Wanted {
-    /// Those that a sandbox may end up with that asks for this runtime, or for none.
+    /// The runtimes that a sandbox may get if it asks for this one, or for none.
     pub fn by(settings: &Settings, asked: Option<&str>) -> Self {
         let Some(name) = asked else {
             let of_profiles = settings.profiles.values();
@@ -49,7 +48,7 @@ impl Wanted {
         };
         match LOCAL_RUNTIMES.contains(&name) {
             true => Self::Named(vec![name.to_owned()]),
-            // Whoever is told that there is none shall be told which there are.
+            // An error about an unknown runtime should list all available ones.
             false => Self::All,
         }
     }
@@ -65,10 +64,10 @@ impl Wanted {
 /// The names of [`engines`], in their order.
 const ENGINES: [&str; 2] = [Docker::NAME, Podman::NAME];
 
-/// Where layers are, of a data directory, while they are pulled.
+/// Where layers are stored, below a data directory, while they are pulled.
 const SPOOL: &str = "spool";
 
-/// A broker, and what a person wants to know of it.
+/// A broker, and facts about it for people.
 pub struct Assembled {
     pub broker: Broker,
     pub data_dir: PathBuf,
@@ -77,7 +76,7 @@ pub struct Assembled {
 }
 
 impl Assembled {
-    /// Ends the broker; its sandboxes go on, unless their lifetime is the broker's.
+    /// Closes the broker. Its sandboxes keep running, unless their lifetime is the broker's.
     pub async fn close(self) {
         self.broker.shutdown().await;
         if let Some(audit) = self.broker.audit() {
@@ -86,8 +85,8 @@ impl Assembled {
     }
 }
 
-/// Finds settings that name a runtime which this daemon would not have. Templates come and go, so
-/// whether there is one is only known when a sandbox asks for it.
+/// Finds settings that name a runtime which this daemon would not have. Templates can be added later, so their names
+/// are checked only when a sandbox asks for one.
 pub fn check_names(loaded: &Loaded) -> Result<(), ConfigError> {
     let settings = &loaded.settings;
     let mut known = LOCAL_RUNTIMES.to_vec();
@@ -109,7 +108,7 @@ pub fn check_names(loaded: &Loaded) -> Result<(), ConfigError> {
     if problems.is_empty() { Ok(()) } else { Err(ConfigError::Invalid(problems)) }
 }
 
-/// The broker of a daemon, durable and on the storage that was asked for, and who may ask it.
+/// The broker of a daemon, durable and on the configured storage, and its authentication.
 pub async fn daemon(settings: &Settings, data: DataDir) -> Result<(Assembled, Auth), Error> {
     let store: Arc<dyn StateStore> = Arc::new(SqliteStore::open(&data.path().join(REGISTRY))?);
     let directory = LocalDirectory::new(Arc::clone(&store), data.instance().as_str());
@@ -180,7 +179,7 @@ pub async fn throwaway(
     short_lived(settings, data, (host_resources, wanted), engines).await
 }
 
-/// The broker of a program that embeds one, which may have runtimes of its own.
+/// The broker of a program that embeds one, optionally with runtimes of its own.
 pub async fn embedded(
     settings: &Settings,
     data: DataDir,
@@ -190,7 +189,7 @@ pub async fn embedded(
     short_lived(settings, data, (host_resources, &Wanted::All), own).await
 }
 
-/// A throwaway broker that is asked over its API, by nobody but the user who started it.
+/// A temporary broker with an API for the user who started it.
 #[cfg(feature = "mcp")]
 pub async fn companion(
     settings: &Settings,
@@ -254,10 +253,10 @@ pub async fn ward(settings: &Settings, data: DataDir) -> Result<(Ward, Option<St
     Ok((Ward { broker, storage, shared, sources }, opened.warning))
 }
 
-/// Destroys all sandboxes that there are, and ends the broker.
+/// Destroys all sandboxes, and closes the broker.
 pub async fn clear(broker: &Broker) -> Result<(), Error> {
     let who = Principal::local();
-    // A broker of ours has a handful.
+    // Our own broker has only a few.
     for view in broker.list(&who, &Filter::default()).await?.items {
         broker.destroy(&who, &view.id).await?;
     }
@@ -265,13 +264,13 @@ pub async fn clear(broker: &Broker) -> Result<(), Error> {
     Ok(())
 }
 
-/// What all runtimes of this daemon stand on.
+/// The resources shared by all runtimes of this daemon.
 fn host_resources(data: &DataDir) -> Result<Arc<HostResources>, NoHostResources> {
     HostResources::open(data.path().to_owned(), data.instance().as_str().to_owned())
 }
 
-/// The runtimes whose sandboxes are containers of an engine that runs beside us. One that is not there is
-/// still listed, with the reason, and found when it is started later.
+/// The runtimes whose sandboxes are containers of a local engine. An absent engine is still listed, with the reason,
+/// and detected when it is started later.
 async fn engines(
     settings: &Settings,
     host_resources: &Result<Arc<HostResources>, NoHostResources>,
@@ -293,8 +292,8 @@ async fn engines(
     tokio::join!(docker, podman).into()
 }
 
-/// The runtimes whose sandboxes are processes of this machine, the default first. One that cannot
-/// work here is still listed, with the reason.
+/// The runtimes whose sandboxes are processes of this machine, the default first. One that is unusable here is still
+/// listed, with the reason.
 async fn local_runtimes(
     data: &DataDir,
     host_resources: &Result<Arc<HostResources>, NoHostResources>,
@@ -335,7 +334,7 @@ async fn listed<R: Runtime + 'static, E: std::fmt::Display>(
     }
 }
 
-/// A runtime, or in its place the reason why it cannot be used.
+/// A runtime, or a placeholder with the reason why it cannot be used.
 fn or_missing<R: Runtime + 'static, E: std::fmt::Display>(
     name: &'static str,
     runtime: Result<Arc<R>, E>,
@@ -392,7 +391,7 @@ fn parts(
     })
 }
 
-/// What images are pulled with: whom the operator allows to be called, and what is on its way.
+/// The registry client: allowed hosts, and downloads in progress.
 fn registries(settings: &Settings, data: &DataDir) -> Result<Registries, Error> {
     let roots = match &settings.registry_ca {
         Some(path) => Roots::read(path).map_err(|error| Error::InvalidField {

@@ -1,5 +1,5 @@
-//! A command in a sandbox that this one stands for: its output is ours as it comes, our stdin is its own,
-//! and its exit code becomes ours.
+//! A command in a sandbox whose process this one represents: its output is printed as it arrives, our stdin is passed
+//! to it, and its exit code becomes ours.
 
 use std::io::{IsTerminal, Read};
 use std::pin::pin;
@@ -24,18 +24,18 @@ use sandkeep_core::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piped {
     NotAtAll,
-    /// With the request: nobody is there to send more.
+    /// With the request; no more can be sent later.
     AtOnce,
     AsItComes,
 }
 
-/// A command that is to run.
+/// A command to run.
 pub struct Awaited<'a> {
-    /// Where it is asked for.
+    /// The path of the request.
     pub path: &'a str,
-    /// Where execs are found by their ids.
+    /// The path below which execs are found by id.
     pub execs: &'a str,
-    /// All of the request but stdin.
+    /// The request without stdin.
     pub body: Value,
     pub piped: Piped,
 }
@@ -61,7 +61,7 @@ impl Awaited<'_> {
     /// Passes everything through as it comes.
     pub async fn live(self, client: &Client) -> Result<Exit, Failure> {
         let mut body = self.request()?;
-        // Whoever reads slowly from us slows the command, as a pipe between the two would.
+        // A slow reader of our output slows the command, as a pipe between the two would.
         body["backpressure"] = json!(true);
         let response = client.post_live(self.path, &body).await.map_err(|e| told(client, e))?;
         let last = match self.piped {
@@ -88,7 +88,7 @@ impl Awaited<'_> {
     }
 }
 
-/// Passes our stdin on to the command beside its output to us, until it ends.
+/// Passes our stdin to the command, and its output to us, until it ends.
 async fn follow_and_feed(
     client: &Client,
     response: Response,
@@ -100,7 +100,7 @@ async fn follow_and_feed(
         begun.take().map(|begun| begun.send(id));
     });
     let feed = async {
-        // What never begins has said why.
+        // If the exec never starts, the reason was already reported.
         let Ok(exec) = exec.await else { return Ok(()) };
         stdin::pass(client, &format!("{execs}/{exec}/stdin")).await
     };
@@ -111,13 +111,12 @@ async fn follow_and_feed(
     };
     match fed {
         Ok(()) => follow.await,
-        // A command that has ended takes no more, and who is in the middle of a word is cut off; then its end is
-        // on its way.
+        // A command that has ended takes no more input, and the connection is reset; its end then arrives shortly.
         Err(cut_off) => timeout(EXEC_END_TOLD, follow).await.unwrap_or(Err(cut_off)),
     }
 }
 
-/// A daemon that was reached and then did not answer has the command, or had it.
+/// If a daemon was reached and then did not answer, it may have received the command.
 pub fn told(client: &Client, error: Error) -> Error {
     match error {
         Error::Unreachable { source, .. } if !source.is_connect() => client.went_away(),

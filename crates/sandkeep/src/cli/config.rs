@@ -1,4 +1,4 @@
-//! `sandkeep config`: what a daemon would be told, and by whom.
+//! `sandkeep config`: the effective settings of a daemon, and their origins.
 
 use serde_json::{Value, json};
 

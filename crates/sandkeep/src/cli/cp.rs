@@ -1,4 +1,4 @@
-//! `sandkeep cp`: files and trees into a sandbox and out of it.
+//! `sandkeep cp`: copies files and trees into and out of a sandbox.
 
 mod down;
 mod place;
@@ -49,14 +49,14 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
 }
 
 impl Remote {
-    /// The sandbox's files, and this path as a query.
+    /// The sandbox's files URL, and this path as a query.
     async fn resolve(&self, client: &Client) -> Result<(String, String), Failure> {
         let id = client.resolve(&self.sandbox).await?;
         Ok((format!("/api/v1/sandboxes/{id}/files"), format!("path={}", self.encoded())))
     }
 }
 
-/// Something about a file on this machine.
+/// An error about a file on this machine.
 fn about(path: &std::path::Path, error: &std::io::Error) -> Failure {
     toolbox::Failure::from_io(error, Some(path)).into()
 }

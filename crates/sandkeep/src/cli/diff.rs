@@ -1,4 +1,4 @@
-//! `sandkeep diff`: what changed in a sandbox.
+//! `sandkeep diff`: shows what changed in a sandbox.
 
 use std::io::IsTerminal as _;
 
@@ -28,7 +28,7 @@ pub struct DiffArgs {
     shape: Shape,
 }
 
-/// What of it is shown.
+/// What to show.
 #[derive(Clone, Copy, Debug, clap::Args)]
 #[group(multiple = false)]
 struct Shape {
@@ -43,14 +43,14 @@ struct Shape {
     json: bool,
 }
 
-/// Whether colours help.
+/// Whether to use colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Colours {
     Yes,
     No,
 }
 
-/// The part of the answer that people see.
+/// The part of the answer that is displayed.
 #[derive(serde::Deserialize)]
 struct Compared {
     changes: Vec<Told>,
@@ -90,7 +90,7 @@ pub async fn run(args: DiffArgs, client: &Client) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// As in git's own short form.
+/// As in git's short format.
 fn line(change: &Told, colours: Colours) -> String {
     let (letter, colour) = match change.kind {
         ChangeKind::Added => ('A', GREEN),
@@ -118,14 +118,14 @@ fn line(change: &Told, colours: Colours) -> String {
     paint(&format!("{letter}  {name}{note}"), colour, colours)
 }
 
-/// A directory is told from a file by the slash at its end.
+/// A directory has a trailing slash.
 fn named(change: &Told) -> String {
     let facts = change.after.as_ref().or(change.before.as_ref());
     let slash = facts.is_some_and(|facts| facts.kind == FileKind::Directory && change.path != "/");
     format!("{}{}", shown(&change.path), if slash { "/" } else { "" })
 }
 
-/// Names may hold what would drive a terminal.
+/// Names may contain terminal escape sequences.
 fn shown(path: &str) -> String {
     match path.chars().any(char::is_control) {
         true => format!("{path:?}"),
@@ -144,7 +144,7 @@ fn kind(kind: FileKind) -> &'static str {
     }
 }
 
-/// The change, and its lines if it has any.
+/// The change, and its lines if any.
 fn texts(change: &Told, colours: Colours) -> Vec<String> {
     let mut lines = vec![line(change, colours)];
     let omitted = change.text_omitted.map(|omitted| match omitted {
@@ -161,7 +161,7 @@ fn texts(change: &Told, colours: Colours) -> Vec<String> {
             [b'-', ..] => RED,
             _ => PLAIN,
         };
-        // What a file holds may drive a terminal as well; to a pipe it goes as it is.
+        // File contents may contain terminal escape sequences as well; to a pipe they are written unchanged.
         let text = match colours {
             Colours::Yes => text.replace(|c: char| c.is_control() && c != '\t', "\u{fffd}"),
             Colours::No => text.to_owned(),
@@ -171,7 +171,7 @@ fn texts(change: &Told, colours: Colours) -> Vec<String> {
     lines
 }
 
-/// How many lines came and went, by file, and in all.
+/// The number of added and removed lines, per file and in total.
 fn statistics(changes: &[Told], colours: Colours) -> Vec<String> {
     let counts = |text: &str| {
         let body = text.lines().skip(2);

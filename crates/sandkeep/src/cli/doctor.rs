@@ -1,4 +1,4 @@
-//! `sandkeep doctor`: what this machine offers, whether its runtimes isolate, and whether anything was left lying about.
+//! `sandkeep doctor`: what this machine offers, whether its runtimes isolate, and whether anything was left behind.
 
 mod diagnosis;
 
@@ -84,7 +84,8 @@ fn print_leaks(leaks: &Leaks) -> Result<(), Failure> {
     })
 }
 
-/// In a data directory of its own, so that a daemon may run beside it; only the results go to the daemon's.
+/// In a data directory of its own, so that a daemon may run at the same time; only the results are written to the
+/// daemon's.
 async fn examine(
     args: &DoctorArgs,
     settings: &Settings,

@@ -20,7 +20,7 @@
 //! # }
 //! ```
 //!
-//! The whole of it is `examples/embed.rs`.
+//! The complete program is `examples/embed.rs`.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -31,11 +31,11 @@ use crate::config::{Settings, Surroundings};
 use sandkeep_broker::{Broker, error::Error};
 use sandkeep_runtime::Runtime;
 
-/// The first arguments by which the helper processes are known.
+/// The first arguments that identify helper processes.
 const HELPERS: [&str; 3] = ["launcher", "stage", "sweep"];
 
-/// Does the work of a helper process, if this process is one. To be called first of all in `main`, before there
-/// are threads: `Some` is what to exit with.
+/// Does the work of a helper process, if this process is one. Call it first in `main`, before any thread exists: `Some`
+/// is the exit code.
 pub fn helper() -> Option<ExitCode> {
     let first = std::env::args_os().nth(1)?;
     HELPERS.iter().any(|helper| first == *helper).then(crate::cli::main)
@@ -48,7 +48,7 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// Opens a broker with all runtimes of this machine and `own` ones, which sandboxes ask for by their names.
+    /// Opens a broker with all runtimes of this machine and the caller's `own` ones, which sandboxes select by name.
     pub async fn open(own: Vec<Arc<dyn Runtime>>) -> Result<Self, Error> {
         sandkeep_outgoing::crypto::provide();
         let settings = Settings::defaults(&Surroundings::of_this_process());
@@ -59,7 +59,7 @@ impl Embedded {
         match assemble::embedded(&settings, data, own).await {
             Ok(assembled) => Ok(Self { assembled, place }),
             Err(error) => {
-                // The error itself says more than a directory that could not be removed.
+                // The error itself is more useful than a directory that could not be removed.
                 let _ = place.remove();
                 Err(error)
             }
@@ -70,7 +70,7 @@ impl Embedded {
         &self.assembled.broker
     }
 
-    /// Destroys the sandboxes that are left, and removes everything.
+    /// Destroys the remaining sandboxes, and removes everything.
     pub async fn close(self) -> Result<(), Error> {
         let Self { assembled, place } = self;
         assemble::clear(&assembled.broker).await?;

@@ -1,4 +1,4 @@
-//! What an exec says, from the daemon's stream of events to our own stdout and stderr.
+//! Copies an exec's event stream to our own stdout and stderr.
 
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
@@ -10,20 +10,20 @@ use sandkeep_core::{
 };
 use sandkeep_guestlink::Outcome;
 
-/// How a stream of events ended.
+/// How an event stream ended.
 pub enum Last {
-    /// With the exec.
+    /// With the end of the exec.
     Ended(Exit),
-    /// The exec goes on; nobody wanted to wait for it.
+    /// The exec is still running; following was not requested.
     Running,
 }
 
-/// Passes output on until the one event that comes last.
+/// Prints output until the last event.
 pub async fn follow(client: &Client, response: Response) -> Result<Last, Failure> {
     follow_begun(client, response, |_| {}).await
 }
 
-/// The same, for who needs the id of an exec that begins.
+/// The same, for a caller that needs the id of a new exec.
 pub async fn follow_begun(
     client: &Client,
     response: Response,
@@ -53,7 +53,7 @@ pub async fn follow_begun(
     }
 }
 
-/// Tells what the exit code alone would not.
+/// Prints what the exit code alone would not show.
 pub fn ended(status: ExecStatus, ending: &Ending) -> Exit {
     let outcome = match (status, ending.exit_code, ending.signal) {
         (ExecStatus::Exited, Some(code), _) => Outcome::Exited(code),

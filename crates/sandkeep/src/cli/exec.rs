@@ -1,4 +1,4 @@
-//! `sandkeep exec`: the command's output as it comes, and its exit code as ours.
+//! `sandkeep exec`: prints the command's output as it arrives, and exits with its exit code.
 
 use std::collections::BTreeMap;
 
@@ -65,7 +65,7 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
 impl Args {
     fn piped(&self) -> Piped {
         match (self.stdin, self.tty, self.detach || self.format.json) {
-            // What is typed goes through its terminal.
+            // Keyboard input goes through its terminal.
             (false, ..) | (_, true, _) => Piped::NotAtAll,
             (true, false, true) => Piped::AtOnce,
             (true, false, false) => Piped::AsItComes,
@@ -73,7 +73,7 @@ impl Args {
     }
 }
 
-/// Begins the command in a terminal and attaches this one to it.
+/// Starts the command in a terminal and attaches this one to it.
 async fn in_terminal(mut args: Args, client: &Client, path: &str) -> Result<Exit, Failure> {
     let typing = if args.stdin { Typing::Yes } else { Typing::No };
     if typing == Typing::Yes {
@@ -88,7 +88,7 @@ async fn in_terminal(mut args: Args, client: &Client, path: &str) -> Result<Exit
     body["stdin_open"] = json!(typing == Typing::Yes);
     let begun = client.post_query(path, &[("wait", "false")], &body).await;
     let ExecStarted { exec_id: exec } = begun.map_err(|e| told(client, e))?;
-    // Whose keyboard is gone has nobody left to type for; output alone may be looked at later.
+    // Without a keyboard nobody can type any more; output alone may be read later.
     let on_disconnect = match typing {
         Typing::Yes => "kill",
         Typing::No => "continue",
@@ -96,7 +96,7 @@ async fn in_terminal(mut args: Args, client: &Client, path: &str) -> Result<Exit
     let query = [("on_disconnect", on_disconnect.to_owned())];
     let socket = client.websocket(&format!("{path}/{exec}/attach"), &query).await;
     if socket.is_err() && typing == Typing::Yes {
-        // The failure itself is what is told.
+        // The failure itself is reported.
         let _ = client.delete(&format!("{path}/{exec}")).await;
     }
     terminal::lend(client, socket?, typing).await

@@ -1,4 +1,4 @@
-//! What `exec` and `run` can ask of a command.
+//! Options of a command, for `exec` and `run`.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! What the process ends with. The numbers are part of the interface: `docs/reference/exit-codes.md` lists them,
-//! and a test keeps the two alike.
+//! Exit codes. The numbers are part of the interface: `docs/reference/exit-codes.md` lists them, and a test compares
+//! the two.
 
 use crate::cli::failure::Failure;
 use sandkeep_broker::error::Error;
@@ -22,12 +22,12 @@ pub enum Exit {
     SandkeepFailed,
     OomKilled,
     OutputClosed,
-    /// `exec` and `run`: the command ended by itself, with this code.
+    /// `exec` and `run`: the command exited with this code.
     Command(u8),
 }
 
 impl Exit {
-    /// All that have a number of their own.
+    /// All exits with a fixed number.
     pub const FIXED: &[Self] = &[
         Self::Ok,
         Self::RequestFailed,
@@ -58,7 +58,7 @@ impl Exit {
             Self::TimedOut => 124,
             Self::SandkeepFailed => 125,
             Self::OomKilled => 137,
-            // As if SIGPIPE had ended us, which is how other programs end there.
+            // As if SIGPIPE had killed us, like other programs.
             Self::OutputClosed => 141,
             Self::Command(code) => code,
         }
@@ -135,7 +135,7 @@ impl Exit {
     fn of_error(error: &Error) -> Self {
         match error {
             Error::DataDirInUse { .. } => Self::DataDirInUse,
-            // The registry is a file of the data directory.
+            // The registry is a file in the data directory.
             Error::DataDir { .. } | Error::Store(_) => Self::DataDirUnusable,
             Error::Storage(_) | Error::StorageLacks { .. } => Self::StorageUnusable,
             Error::HostUnreadable { .. }

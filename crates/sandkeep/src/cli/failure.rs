@@ -1,4 +1,4 @@
-//! Everything that can go wrong in the CLI, each with what to do about it. It is told in one line.
+//! Every error of the CLI, each with what to do about it, on one line.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,13 +13,13 @@ use sandkeep_store::{SqliteError, StoreError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// A broker in this process: `serve` and `run`.
+    /// From a broker in this process: `serve` and `run`.
     #[error(transparent)]
     Broker(#[from] Error),
-    /// A daemon elsewhere.
+    /// From a remote daemon.
     #[error(transparent)]
     Api(#[from] sandkeep_client::Error),
-    /// `cp`: a file of this machine, or what an archive of the sandbox would do to it.
+    /// `cp`: an error of a local file, or of an archive that would be unsafe.
     #[error(transparent)]
     File(#[from] toolbox::Failure),
     /// `cp`: files of a sandbox that would run commands here.
@@ -39,18 +39,18 @@ pub enum Failure {
     Config(#[from] ConfigError),
     #[error("stdin is larger than {max_bytes} bytes")]
     TooMuchStdin { max_bytes: usize },
-    /// The person was asked, and did not say yes.
+    /// The user did not confirm.
     #[error("nothing was destroyed")]
     Declined,
     #[error("interrupted")]
     Interrupted,
-    /// Some of several; each was told when it happened.
+    /// Some of several; each was reported when it happened.
     #[error("{failed} of {all} failed")]
     Some { failed: usize, all: usize },
-    /// `bench` or `doctor` failed in a way of its own.
+    /// `bench` or `doctor` failed with an error of its own.
     #[error(transparent)]
     Tool(Box<dyn std::error::Error + Send + Sync>),
-    /// The operating system refused this process something.
+    /// The operating system refused something.
     #[error("cannot {what}")]
     System {
         what: &'static str,
@@ -64,7 +64,7 @@ impl Failure {
         move |source| Self::System { what, source }
     }
 
-    /// Nobody reads our output any more, as in `sandkeep ls | head -1`: no failure to tell of.
+    /// The reader of our output is gone, as in `sandkeep ls | head -1`: not an error.
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::System { source, .. } if source.kind() == io::ErrorKind::BrokenPipe)
     }
@@ -72,14 +72,14 @@ impl Failure {
     /// The failure and what to do about it, in one line.
     pub fn line(&self) -> String {
         let detail = match self {
-            // The chain of an HTTP client's error says `error sending request` three times over.
+            // An HTTP client error's chain repeats `error sending request` three times.
             Self::Api(Api::Unreachable { source, .. } | Api::BrokeOff { source, .. }) => {
                 format!("{self}: {}", first_cause(source))
             }
             Self::Api(Api::Refused(_)) | Self::Broker(_) => in_options(&with_causes(self)),
             _ => with_causes(self),
         };
-        // What an option must be is said already; the advice of the API speaks of fields.
+        // The option's requirements are already named; the API's advice is about fields.
         let names_an_option = detail.starts_with("--");
         match self.remedy().filter(|_| !names_an_option) {
             Some(remedy) => format!("{detail}; {remedy}"),
@@ -146,7 +146,7 @@ fn remedy_of_api(error: &Api) -> Option<String> {
     Some(remedy.to_owned())
 }
 
-/// What began it: the last of the causes.
+/// The root cause: the last one of the chain.
 fn first_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(deeper) = cause.source() {
@@ -155,7 +155,7 @@ fn first_cause(error: &dyn std::error::Error) -> String {
     cause.to_string()
 }
 
-/// Whether an error's own text says what to do: that of a registry that cannot be used does.
+/// Whether an error's own text says what to do, as for a registry that cannot be used.
 fn advises(error: &Error) -> bool {
     let Error::Store(StoreError::Unavailable(cause)) = error else { return false };
     cause.downcast_ref::<SqliteError>().is_some_and(SqliteError::advises)

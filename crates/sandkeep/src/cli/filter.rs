@@ -1,4 +1,4 @@
-//! Which sandboxes: what `ls` and `rm --all` can ask for.
+//! Filters of sandboxes, for `ls` and `rm --all`.
 
 use crate::cli::argument::pair;
 
@@ -16,7 +16,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// As the API takes it.
+    /// As query parameters.
     pub fn query(&self) -> Vec<(&'static str, String)> {
         let labels = self.labels.iter().map(|(name, value)| ("label", format!("{name}={value}")));
         let states = self.states.iter().map(|state| ("state", state.clone()));

@@ -1,7 +1,7 @@
-//! `sandkeep keys`: who may use the API.
+//! `sandkeep keys`: manages API keys.
 //!
-//! On the data directory itself, whether or not a daemon runs on it: whoever can write there owns it
-//! anyway, and must be able to make a key when none is left. Or, for those who cannot, through the API.
+//! Works on the data directory itself, whether or not a daemon is running: a user who can write there owns it anyway,
+//! and must be able to create a key when none is left. For others, it works through the API.
 
 mod ring;
 
@@ -86,7 +86,7 @@ struct RevokeArgs {
     place: Place,
 }
 
-/// Where the keys are.
+/// The location of the keys.
 #[derive(Debug, clap::Args)]
 pub(super) struct Place {
     /// Data directory [default: as for serve]

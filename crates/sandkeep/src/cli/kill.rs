@@ -1,4 +1,4 @@
-//! `sandkeep kill`: a signal to an exec.
+//! `sandkeep kill`: sends a signal to an exec.
 
 use serde_json::json;
 

@@ -25,7 +25,7 @@ pub async fn run(verb: Verb, args: Args, client: &Client) -> Result<Exit, Failur
     ask(&verb.to_string(), doing, args, &json!({}), client).await
 }
 
-/// Asks for a verb and shows the sandbox after it.
+/// Requests a verb and shows the sandbox afterwards.
 pub async fn ask(
     verb: &str,
     doing: &'static str,

@@ -1,4 +1,4 @@
-//! What `exec` and `tool` can limit for one command, within what its sandbox may use.
+//! Limits of one command within its sandbox's, for `exec` and `tool`.
 
 use serde_json::{Map, Value};
 
@@ -16,7 +16,7 @@ pub struct LimitArgs {
 }
 
 impl LimitArgs {
-    /// The `resources` of a request; `None` if nothing is limited.
+    /// The field `resources` of a request; `None` if there are no limits.
     pub fn into_json(self) -> Option<Map<String, Value>> {
         let limits = [
             ("memory_mb", self.memory_mb.map(Value::from)),

@@ -1,4 +1,4 @@
-//! `sandkeep logs`: what an exec said, and says.
+//! `sandkeep logs`: the output of an exec.
 
 use crate::cli::events;
 use crate::cli::exit::Exit;

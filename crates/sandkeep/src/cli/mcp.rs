@@ -1,7 +1,7 @@
 //! `sandkeep mcp`: the Model Context Protocol on stdio.
 //!
-//! With `--url` or SANDKEEP_URL it speaks for that daemon. Without, it has a broker of its own, in a temporary directory;
-//! its ports are reached by a free port of loopback. Its sandboxes end with it, as those of `run` do.
+//! With `--url` or SANDKEEP_URL it forwards to that daemon. Without, it has a broker of its own in a temporary
+//! directory, whose ports are reachable on a free loopback port. Its sandboxes end with it, like those of `run`.
 
 mod relay;
 
@@ -34,7 +34,7 @@ pub struct Args {
     file: ConfigFile,
 }
 
-/// Speaks for a daemon elsewhere.
+/// Forwards to a remote daemon.
 pub async fn relay(client: Client) -> Result<Exit, Failure> {
     let mut signals = Signals::listen()?;
     tokio::select! {
@@ -44,7 +44,7 @@ pub async fn relay(client: Client) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// Is a daemon itself, for as long as somebody speaks to it.
+/// Acts as a daemon itself, until the client disconnects.
 pub async fn alone(args: Args, around: &Surroundings) -> Result<Exit, Failure> {
     let settings = config::load(args.file.config.as_deref(), &Flags::default(), around)?.settings;
     let mut signals = Signals::listen()?;

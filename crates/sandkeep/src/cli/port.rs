@@ -50,7 +50,7 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// Where a port is, whether or not something listens there now.
+/// The URLs of a port, whether or not a server listens on it now.
 async fn whereabouts(ports: &str, port: Port, client: &Client) -> Result<Value, Failure> {
     let all: Ports = client.get(ports).await?;
     Ok(json!({ "port": port, "url": all.url_template.replace("{port}", &port.to_string()) }))

@@ -1,4 +1,4 @@
-//! Writing to stdout so that a reader who stops reading ends us quietly instead of with a panic.
+//! Writes to stdout so that a reader who stops reading ends us quietly and not with a panic.
 
 use std::io::{self, Write};
 
@@ -17,7 +17,7 @@ pub fn json(value: &Value) -> Result<(), Failure> {
     line(&format!("{value:#}"))
 }
 
-/// A note for the person at the terminal. If even stderr is gone there is nobody to tell.
+/// A note on stderr. If even stderr is closed, the note is dropped.
 pub fn note(text: &str) {
     let _ = writeln!(io::stderr().lock(), "sandkeep: {text}");
 }
@@ -50,7 +50,7 @@ pub fn ending(outcome: &Outcome, error: Option<&str>) {
     }
 }
 
-/// A table without lines, so that columns can be cut by other programs.
+/// A table without lines, so that other programs can split the columns.
 pub fn table<const N: usize>(
     header: [&str; N],
     rows: impl Iterator<Item = [String; N]>,
@@ -58,7 +58,7 @@ pub fn table<const N: usize>(
     wide_table(header, rows.map(Vec::from))
 }
 
-/// The same with as many columns as there are.
+/// The same with any number of columns.
 pub fn wide_table<'a>(
     header: impl IntoIterator<Item = &'a str>,
     rows: impl Iterator<Item = Vec<String>>,

@@ -1,4 +1,4 @@
-//! How far something is that takes its time.
+//! Progress of long operations.
 
 use std::io::{self, IsTerminal};
 
@@ -25,7 +25,7 @@ pub fn bar() -> ProgressBar {
     bar
 }
 
-/// What is read, piece by piece.
+/// The bytes of a reader, piece by piece.
 pub fn read(source: impl AsyncRead + Send + Unpin) -> impl Stream<Item = io::Result<Bytes>> + Send {
     stream::try_unfold(source, |mut source| async move {
         let mut piece = vec![0; STDIN_CHUNK_BYTES];

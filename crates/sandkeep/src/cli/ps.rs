@@ -1,4 +1,4 @@
-//! `sandkeep ps`: the execs of a sandbox.
+//! `sandkeep ps`: lists the execs of a sandbox.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! `sandkeep revert`: some files become again what they were.
+//! `sandkeep revert`: restores some files.
 
 use serde_json::json;
 

@@ -47,7 +47,7 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
     destroy_all(&ids, client, args.format).await
 }
 
-/// Destroys all it can; one that cannot be destroyed does not save the others.
+/// Destroys all that it can; one failure does not affect the others.
 async fn destroy_all(
     ids: &BTreeSet<String>,
     client: &Client,
@@ -77,7 +77,7 @@ async fn destroy(client: &Client, text: &str) -> Result<SandboxId, Failure> {
     Ok(id)
 }
 
-/// Asks the person at the terminal. A script is not asked; it has to say so beforehand.
+/// Asks for confirmation on the terminal. A script must confirm by an option.
 fn confirm(ids: &BTreeSet<String>) -> Result<(), Failure> {
     let stdin = std::io::stdin();
     let what = match ids.len() {

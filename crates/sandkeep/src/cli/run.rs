@@ -1,7 +1,7 @@
-//! `sandkeep run`: one command in a throwaway sandbox, without a daemon.
+//! `sandkeep run`: one command in a temporary sandbox, without a daemon.
 //!
-//! The broker lives in this process, and the sandbox with it: it ends however this process ends. Stdin,
-//! stdout, stderr and the exit code pass through as if the command had been started directly.
+//! The broker and the sandbox end with this process, however it ends. Stdin, stdout, stderr and the exit code pass
+//! through as if the command had been started directly.
 
 pub(super) mod place;
 pub(super) mod signals;
@@ -70,7 +70,7 @@ pub async fn run(mut args: Args, around: &Surroundings) -> Result<Exit, Failure>
         }
         Err(error) => Err(error.into()),
     };
-    // What could not be destroyed keeps its directory, and so the next run finds it.
+    // If destroying failed, the directory stays, so that the next run finds it.
     if let Err(error) = place.remove() {
         let path = place.path().display();
         print::note(&format!("{path} could not be removed; the next run tries again: {error}"));
@@ -97,16 +97,16 @@ fn spec_draft(json: Value) -> Result<SpecDraft, Failure> {
     serde_json::from_value(json).map_err(|e| Failure::Usage { problem: e.to_string() })
 }
 
-/// Whose our stdin is.
+/// Who reads our stdin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Input {
-    /// The command's.
+    /// The command.
     Passed,
-    /// It was the archive of the workspace.
+    /// Nobody: it was the archive of the workspace.
     Taken,
 }
 
-/// The draft with the workspace that was asked for. Whoever runs this reads with their own rights.
+/// The draft with the requested workspace. The user of `run` reads with their own rights.
 async fn with_source(
     broker: &Broker,
     mut draft: SpecDraft,
@@ -133,7 +133,7 @@ fn exec_draft(args: ExecArgs, argv: Vec<String>, input: Input) -> ExecDraft {
     }
 }
 
-/// Creates, runs, destroys; the sandbox is destroyed whatever becomes of the command.
+/// Creates, runs, destroys; the sandbox is destroyed even if the command fails.
 async fn in_sandbox(
     broker: &Broker,
     draft: SpecDraft,
@@ -166,7 +166,7 @@ async fn execute(
 
 enum Ended {
     ByItself(ExecEnd),
-    /// A second signal came before the command ended.
+    /// A second signal arrived before the command ended.
     BySignal(signals::Signal),
 }
 
@@ -185,7 +185,7 @@ async fn pass_output(running: &mut Running, signals: &mut Signals) -> Result<End
                 true => return Ok(Ended::BySignal(signal)),
                 false => {
                     told = true;
-                    // It may just have ended; then its end is what comes next.
+                    // It may have just ended; then its end comes next.
                     if let Err(e) = running.signal(signal.number()).await {
                         tracing::debug!("the command did not get the signal: {e}");
                     }
@@ -195,7 +195,7 @@ async fn pass_output(running: &mut Running, signals: &mut Signals) -> Result<End
     }
 }
 
-/// Passes stdin on as it comes. The command may end without reading it all.
+/// Passes stdin on as it arrives. The command may end without reading all of it.
 async fn pass_stdin(input: ExecutionInput) {
     let mut stdin = tokio::io::stdin();
     while let Some(chunk) = stdin::next(&mut stdin).await {

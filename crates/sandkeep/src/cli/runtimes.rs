@@ -5,7 +5,7 @@ use crate::cli::failure::Failure;
 use crate::cli::{Format, print};
 use sandkeep_client::{Client, Runtime, Runtimes};
 
-/// With the columns before it, a line stays within 100 characters.
+/// With the columns before it, a line fits 100 characters.
 const REASON_SHOWN_CHARS: usize = 64;
 
 #[derive(Debug, clap::Args)]
@@ -49,7 +49,7 @@ fn row(runtime: &Runtime) -> [String; 4] {
 }
 
 fn capabilities(runtime: &Runtime) -> String {
-    // Some are there twice, once in the spelling of other clients.
+    // Some are listed twice, once in the spelling of other clients.
     let ours = |name: &str| name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
     let names: Vec<&str> = runtime.can().filter(|name| ours(name)).collect();
     names.join(" ")

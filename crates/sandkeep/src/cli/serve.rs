@@ -1,8 +1,8 @@
 //! `sandkeep serve`: the daemon.
 //!
-//! config → lock the data directory → listen → assemble the broker → serve until a signal → drain.
-//! The lock comes first, so that a second daemon touches nothing; the port comes before the storage,
-//! so that a taken port costs nothing.
+//! config → lock the data directory → listen → assemble the broker → serve until a signal → drain. The lock comes
+//! first, so that a second daemon touches nothing; the port comes before the storage, so that a port in use costs
+//! nothing.
 
 mod certificate;
 mod commands;
@@ -45,7 +45,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// All that this daemon is told, from all sides.
+    /// All settings of this daemon, from all sources.
     pub fn load(
         mut self,
         log: Option<String>,
@@ -64,7 +64,7 @@ pub async fn run(loaded: Loaded, around: &Surroundings) -> Result<Exit, Failure>
     supervisor.tell(Stage::Starting, "starting");
     loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     refuse_open_doors(&settings)?;
-    // Before anything that takes long, so that an early Ctrl-C is as graceful as a late one.
+    // Before anything slow, so that an early Ctrl-C is as graceful as a late one.
     let stop = stop_signal()?;
     raise_descriptor_limit();
     let data = DataDir::open(&settings.data_dir).map_err(Error::from)?;
@@ -75,7 +75,7 @@ pub async fn run(loaded: Loaded, around: &Surroundings) -> Result<Exit, Failure>
     let messaging = Messaging::start(&settings, &assembled.broker)?;
     let url = url(address, tls.as_ref());
     greet(&assembled, &url, address, tls.as_ref());
-    // Whoever connects from now on is answered: the listener has been there since before the broker.
+    // Connections are answered from now on: the listener was opened before the broker.
     supervisor.tell(Stage::Ready, &format!("listens on {url}"));
     let front = Front {
         auth: Arc::new(auth),
@@ -96,8 +96,8 @@ pub async fn run(loaded: Loaded, around: &Surroundings) -> Result<Exit, Failure>
     Ok(Exit::Ok)
 }
 
-/// Where others can reach the daemon, they must need a credential: from the first moment on, so it
-/// does not count that somebody might make a key later.
+/// If others can reach the daemon, it must require credentials from the first moment on; that a key may be created
+/// later does not count.
 fn refuse_open_doors(settings: &Settings) -> Result<(), Failure> {
     let address = settings.listen;
     if address.ip().to_canonical().is_loopback() {
@@ -135,8 +135,8 @@ fn stop_signal() -> Result<impl Future<Output = ()>, Failure> {
     })
 }
 
-/// Every connection, exec and sandbox takes descriptors, and the usual soft limit of 1,024 is there
-/// for programs that use `select`.
+/// Every connection, exec and sandbox needs file descriptors, and the usual soft limit of 1,024 exists for programs
+/// that use `select`.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -152,7 +152,7 @@ fn url(address: SocketAddr, tls: Option<&Served>) -> String {
     }
 }
 
-/// Tells where it is and what to try. A daemon whose stdout is closed serves all the same.
+/// Prints the address and what to try. A daemon whose stdout is closed serves all the same.
 fn greet(assembled: &Assembled, url: &str, address: SocketAddr, tls: Option<&Served>) {
     let Assembled { data_dir, storage, runtime, .. } = assembled;
     let mut option = match (address.port(), tls) {

@@ -1,4 +1,4 @@
-//! `sandkeep shell`: an interactive shell in a sandbox, in this terminal.
+//! `sandkeep shell`: an interactive shell in a sandbox, on this terminal.
 
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
@@ -33,7 +33,7 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
         ("on_disconnect", "kill".to_owned()),
     ];
     query.extend(terminal::kind().map(|term| ("term", term)));
-    // What the terminal runs is a line for sh.
+    // The terminal's command is a line for sh.
     let quoted = |program: String| format!("exec '{}'", program.replace('\'', r"'\''"));
     query.extend(args.shell.map(|program| ("command", quoted(program))));
     query.extend(args.cwd.map(|cwd| ("cwd", cwd)));

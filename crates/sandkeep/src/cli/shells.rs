@@ -1,5 +1,5 @@
-//! `sandkeep shells`: shells that keep their state from command to command, for programs and scripts. The
-//! interactive one is `sandkeep shell`.
+//! `sandkeep shells`: shells that keep their state between commands, for programs and scripts. `sandkeep shell` is the
+//! interactive one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -62,7 +62,7 @@ pub fn mebibytes(bytes: impl Into<Option<u64>>) -> String {
     bytes.map(|bytes| format!("{:.1} MiB", bytes as f64 / MIB as f64)).unwrap_or_default()
 }
 
-/// A value as a person would write it on one line.
+/// A value on one line, for people.
 pub fn words(value: impl Serialize) -> String {
     match json!(value) {
         Value::Null => String::new(),

@@ -1,5 +1,4 @@
-//! What a new sandbox is made with, on top of its template. A directory and a repository are the daemon's to
-//! read; an archive is sent to it.
+//! The workspace of a new sandbox. The daemon reads a directory and a repository itself; an archive is uploaded.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +14,7 @@ use sandkeep_client::Client;
 
 use sandkeep_core::Principal;
 
-/// Endings of files that say nothing about what is in them.
+/// File name extensions that do not belong to the name.
 const ENDINGS: [&str; 7] = [".gz", ".tgz", ".zst", ".tar", ".oci", ".docker", ".img"];
 
 #[derive(Debug, Default, clap::Args)]
@@ -34,11 +33,11 @@ pub struct SourceArgs {
     source_path: Option<String>,
 }
 
-/// An archive that is about to be sent.
+/// An archive to be uploaded.
 type Archive = Box<dyn AsyncRead + Send + Unpin>;
 
 impl SourceArgs {
-    /// `source` of a sandbox, for a daemon; an archive is sent to it first.
+    /// The field `source` for a daemon; an archive is uploaded first.
     pub async fn send(self, client: &Client) -> Result<Option<Value>, Failure> {
         let Some(archive) = self.archive().await? else { return self.described() };
         let body = Body::wrap_stream(read(archive));
@@ -60,7 +59,7 @@ impl SourceArgs {
         Ok(Some(self.with_upload(&json!(kept.id))))
     }
 
-    /// Whether stdin is the archive.
+    /// Whether the archive is read from stdin.
     pub fn takes_stdin(&self) -> bool {
         self.source_tar.as_deref() == Some(Path::new("-"))
     }
@@ -82,7 +81,7 @@ impl SourceArgs {
         placed(json!({ "upload": id }), path)
     }
 
-    /// `source` of a sandbox, if it is nothing that has to be sent.
+    /// The field `source`, if nothing has to be uploaded.
     fn described(self) -> Result<Option<Value>, Failure> {
         let source = match (self.source_dir, self.source_git) {
             (Some(dir), _) => {
@@ -107,7 +106,7 @@ fn usage(option: &str, path: &Path, error: &std::io::Error) -> Failure {
     Failure::Usage { problem: format!("{option} {}: {error}", path.display()) }
 }
 
-/// What a file is called, without what its endings say.
+/// A file name without its extensions.
 pub fn without_endings(mut name: &str) -> &str {
     while let Some(shorter) = ENDINGS.iter().find_map(|ending| name.strip_suffix(ending)) {
         name = shorter;

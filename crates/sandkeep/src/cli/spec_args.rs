@@ -1,5 +1,4 @@
-//! What `create`, `ensure` and `run` can ask of a new sandbox. All go through the JSON of the API, so
-//! that they cannot differ.
+//! Options of a new sandbox, for `create`, `ensure` and `run`. All use the JSON of the API, so that they cannot differ.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +46,7 @@ pub struct SpecArgs {
     pub source: SourceArgs,
 }
 
-/// What only matters for a sandbox that outlives the command: whose it is, and for how long.
+/// Options of a sandbox that outlives the command: its owner and its lifetime.
 #[derive(Debug, clap::Args)]
 pub struct KeptArgs {
     /// Project of the sandbox [default: that of the key, or default]
@@ -76,7 +75,7 @@ pub struct KeptArgs {
     snapshot_tool_calls: Option<bool>,
 }
 
-/// What the API calls a thing, and the option that says it here.
+/// The API's field names, and the corresponding options.
 pub const OPTIONS: &[(&str, &str)] = &[
     ("template", "--template"),
     ("runtime", "--runtime"),
@@ -112,7 +111,7 @@ pub const OPTIONS: &[(&str, &str)] = &[
     ("stdin_b64", "--stdin"),
 ];
 
-/// A refusal that begins with the name of a field, in the words of the command line.
+/// Translates a refusal that starts with a field name into the option.
 pub fn in_options(detail: &str) -> String {
     let said = detail.split_once(": ").and_then(|(field, rest)| {
         let (_, option) = OPTIONS.iter().find(|(name, _)| *name == field)?;
@@ -122,8 +121,7 @@ pub fn in_options(detail: &str) -> String {
 }
 
 impl SpecArgs {
-    /// The body of `POST /api/v1/sandboxes`, but for its `source`; what was not asked for is left to the
-    /// daemon.
+    /// The body of `POST /api/v1/sandboxes` without its `source`; omitted values are left to the daemon.
     pub fn into_json(self) -> Value {
         let mut spec = Map::new();
         let limits = [
@@ -146,7 +144,7 @@ impl SpecArgs {
         Value::Object(spec)
     }
 
-    /// The same, with what matters for a sandbox that is kept.
+    /// The same, with the options of a kept sandbox.
     pub fn into_json_with(self, kept: KeptArgs) -> Value {
         let mut spec = self.into_json();
         let more = given([

@@ -1,5 +1,5 @@
-//! A sign of life for a person who waits. It is on stderr, only if that is a terminal, and only after
-//! a moment, so that what is fast shows nothing at all.
+//! A spinner for a waiting user. It is shown on stderr, only on a terminal, and only after a moment, so that fast
+//! operations show nothing.
 
 use std::future::Future;
 use std::io::IsTerminal;
@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use sandkeep_core::limits::{SPINNER_AFTER, SPINNER_TICK};
 
-/// Does the work, and shows that it is under way if it takes long.
+/// Does the work, with a spinner if it takes long.
 pub async fn during<T>(what: &'static str, work: impl Future<Output = T>) -> T {
     if !std::io::stderr().is_terminal() {
         return work.await;

@@ -1,4 +1,4 @@
-//! `sandkeep stats`: what a sandbox uses, as its daemon counts it.
+//! `sandkeep stats`: the resource usage of a sandbox, as counted by its daemon.
 
 use serde_json::Value;
 
@@ -26,7 +26,7 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// Every figure with its unit, which is the end of its name.
+/// Every figure with its unit, which is the suffix of its name.
 fn rows(above: &str, value: &Value) -> Vec<[String; 2]> {
     let Some(fields) = value.as_object() else {
         let (name, figure) = figure(above, value);

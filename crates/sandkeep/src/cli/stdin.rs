@@ -1,5 +1,5 @@
-//! Our own stdin, passed on as it comes: whoever writes to us slowly is not waited for, and who writes
-//! more than the command reads waits with us.
+//! Our own stdin, passed on as it arrives: a slow writer is not waited for, and a fast one is slowed to the command's
+//! pace.
 
 use std::convert::Infallible;
 
@@ -14,7 +14,7 @@ use crate::cli::print;
 use sandkeep_client::Client;
 use sandkeep_core::limits::{STDIN_CHUNK_BYTES, STDIN_PAUSE};
 
-/// What has come; `None` at the end. Cancel-safe.
+/// The next bytes; `None` at the end. Cancel-safe.
 pub async fn next(stdin: &mut Stdin) -> Option<Bytes> {
     let mut chunk = BytesMut::with_capacity(STDIN_CHUNK_BYTES);
     match stdin.read_buf(&mut chunk).await {
@@ -27,16 +27,15 @@ pub async fn next(stdin: &mut Stdin) -> Option<Bytes> {
     }
 }
 
-/// Why a request has all that it carries.
+/// Why a request ends.
 enum Filled {
-    /// Nothing came for a while. What comes later has a request of its own, since the daemon does not
-    /// wait for long.
+    /// No input for a while. Later input gets a new request, because the daemon does not wait long.
     Paused,
     Ended,
 }
 
-/// Sends all of stdin to the exec that takes it at this path, and then its end. An exec that takes no
-/// more, or is over, is no failure.
+/// Sends all of stdin to the exec at this path, and then closes it. It is not an error if the exec takes no more input
+/// or has ended.
 pub async fn pass(client: &Client, path: &str) -> Result<(), Failure> {
     let mut stdin = tokio::io::stdin();
     loop {
@@ -60,7 +59,7 @@ fn takes_no_more(code: &str) -> bool {
     matches!(code, "stdin_closed" | "exec_ended" | "exec_not_found")
 }
 
-/// One request: it carries what comes until nothing does.
+/// One request: it carries input until there is a pause.
 async fn send(
     client: &Client,
     path: &str,
@@ -71,7 +70,7 @@ async fn send(
     let body = reqwest::Body::wrap_stream(received(carried));
     let mut answer = std::pin::pin!(client.post_bytes(path, &[], body));
     let filled = tokio::select! {
-        // Before the request is complete it can only have been refused.
+        // An answer before the request is complete can only be a refusal.
         refused = &mut answer => return refused.map(|()| Filled::Ended),
         filled = fill(pieces, first, stdin) => filled,
     };
@@ -80,7 +79,7 @@ async fn send(
 
 async fn fill(pieces: mpsc::Sender<Bytes>, first: Bytes, stdin: &mut Stdin) -> Filled {
     let mut piece = first;
-    // Once nobody carries it any more, the answer says why.
+    // If the request was aborted, the answer has the reason.
     while pieces.send(piece).await.is_ok() {
         match timeout(STDIN_PAUSE, next(stdin)).await {
             Ok(Some(more)) => piece = more,

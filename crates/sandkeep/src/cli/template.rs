@@ -1,4 +1,4 @@
-//! `sandkeep template`: what sandboxes start from.
+//! `sandkeep template`: manages templates.
 
 mod build;
 mod importing;
@@ -97,7 +97,7 @@ struct FromArgs {
     format: Format,
 }
 
-/// Whose a new template is.
+/// The owner of a new template.
 #[derive(Debug, clap::Args)]
 struct Place {
     /// Make the template visible to everyone; needs the scope `admin`
@@ -162,7 +162,7 @@ async fn pull(args: PullArgs, client: &Client) -> Result<Exit, Failure> {
     importing::ask(client, &name, &args.place, source, args.format).await
 }
 
-/// The first line of stdin. Not from the command line, which others can read.
+/// The first line of stdin. Not a flag, because other users can read the command line.
 fn password() -> Result<String, Failure> {
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line).map_err(Failure::system("read the password"))?;
@@ -271,7 +271,7 @@ fn project(project: Option<&str>) -> Vec<(&str, &str)> {
     project.map(|project| ("project", project)).into_iter().collect()
 }
 
-/// A name is one part of a path, whatever it holds.
+/// The name as one path segment, whatever it contains.
 fn path_of(name: &TemplateName) -> String {
     format!("/api/v1/templates/{}", name.as_str().replace('/', "%2F"))
 }

@@ -1,8 +1,8 @@
-//! This terminal, lent to a command in a sandbox: what is typed goes there, byte by byte, and what it
-//! writes comes here, until it ends.
+//! Connects this terminal to a command in a sandbox: keyboard input goes there byte by byte, and its output comes here,
+//! until it ends.
 //!
-//! However that is, the terminal is as it was before: [`RawMode`] puts it back when it is dropped, which
-//! happens at the end, on an error, on a panic, and when a signal asks us to go.
+//! In every case the terminal is restored: [`RawMode`] does so when it is dropped, at the end, on an error, on a panic,
+//! and on a signal.
 
 use std::io::{self, IsTerminal, Read};
 
@@ -24,17 +24,17 @@ use sandkeep_core::{
 };
 use sandkeep_guestlink::TerminalSize;
 
-/// What a terminal has whose size nobody knows.
+/// The size of a terminal that does not report one.
 const UNKNOWN: TerminalSize = TerminalSize { rows: 24, cols: 80 };
 
-/// Whether what is typed here goes to the command.
+/// Whether keyboard input goes to the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Typing {
     Yes,
     No,
 }
 
-/// Refuses to type from something that is no keyboard, as others do.
+/// Refuses interactive input from something other than a terminal, like other programs.
 pub fn must_be_terminal(instead: &str) -> Result<(), Failure> {
     match io::stdin().is_terminal() {
         true => Ok(()),
@@ -42,7 +42,7 @@ pub fn must_be_terminal(instead: &str) -> Result<(), Failure> {
     }
 }
 
-/// How large the window is that this process is shown in.
+/// The size of this terminal.
 pub fn size() -> TerminalSize {
     let size = termios::tcgetwinsize(io::stdout()).or_else(|_| termios::tcgetwinsize(io::stdin()));
     match size {
@@ -53,12 +53,12 @@ pub fn size() -> TerminalSize {
     }
 }
 
-/// The kind of this terminal, for `TERM` of the command.
+/// The type of this terminal, for the command's `TERM`.
 pub fn kind() -> Option<String> {
     std::env::var("TERM").ok().filter(|term| !term.is_empty())
 }
 
-/// The terminal passes every key on, and means nothing by any.
+/// Raw mode: the terminal passes every key on and interprets none.
 struct RawMode {
     before: Termios,
 }
@@ -76,12 +76,12 @@ impl RawMode {
 
 impl Drop for RawMode {
     fn drop(&mut self) {
-        // If the terminal is gone there is nothing to put back.
+        // If the terminal is gone there is nothing to restore.
         let _ = termios::tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
     }
 }
 
-/// What is typed, read by a thread: a read of a terminal cannot be called off.
+/// Keyboard input, read by a thread, because a read of a terminal cannot be canceled.
 fn keyboard() -> mpsc::Receiver<Vec<u8>> {
     let (typed, keys) = mpsc::channel(EXEC_EVENTS_MAX);
     std::thread::spawn(move || {
@@ -99,7 +99,7 @@ fn keyboard() -> mpsc::Receiver<Vec<u8>> {
     keys
 }
 
-/// The signals that ask us to go; each is passed on as our exit code.
+/// Termination signals; each determines our exit code.
 struct Endings {
     hangup: Signal,
     interrupt: Signal,
@@ -128,20 +128,20 @@ impl Endings {
     }
 }
 
-/// What a session has come to.
+/// How a session ended.
 enum Over {
     Ended(ExecStatus, Ending),
     Exit(Exit),
 }
 
-/// Lends this terminal to the exec at the other end until it ends.
+/// Connects this terminal to the exec at the other end until it ends.
 pub async fn lend(client: &Client, socket: WebSocket, typing: Typing) -> Result<Exit, Failure> {
     let raw = match typing {
         Typing::Yes => Some(RawMode::enter().map_err(Failure::system("use the terminal"))?),
         Typing::No => None,
     };
     let over = carry(client, socket, typing).await;
-    // What is said about the end is said to a terminal that knows lines.
+    // Messages about the end need a terminal in normal mode.
     drop(raw);
     match over? {
         Over::Exit(exit) => Ok(exit),
@@ -157,10 +157,10 @@ async fn carry(client: &Client, mut socket: WebSocket, typing: Typing) -> Result
     let mut endings = Endings::new().map_err(Failure::system("wait for signals"))?;
     let resized = signal(SignalKind::window_change());
     let mut resized = resized.map_err(Failure::system("wait for signals"))?;
-    // It may have changed since the exec was asked for.
+    // The size may have changed since the exec was requested.
     let mut say = resize();
     loop {
-        // Who does not listen any more may have said why: the end is read where everything else is.
+        // If the receiver is gone, it may have sent a reason: the end is read with everything else.
         let _ = socket.send(say).await;
         say = loop {
             tokio::select! {
@@ -185,7 +185,7 @@ fn resize() -> Message {
     Message::Text(json!({ "type": "resize", "rows": rows, "cols": cols }).to_string().into())
 }
 
-/// Shows what the exec says; `Some` if that was the last.
+/// Prints output of the exec; `Some` after the last message.
 fn hear(client: &Client, message: Message) -> Result<Option<Over>, Failure> {
     match message {
         Message::Binary(bytes) => print::stdout(&bytes).map(|()| None),

@@ -1,4 +1,4 @@
-//! What the command line means.
+//! Parsing of the command line.
 
 use clap::{CommandFactory, Parser};
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! `sandkeep tool`: calls a tool in a sandbox, and prints what it answers.
+//! `sandkeep tool`: calls a tool in a sandbox, and prints its answer.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
     Ok(if answer["is_error"] == false { Exit::Ok } else { Exit::RequestFailed })
 }
 
-/// What the call is held to, if to anything.
+/// The limits of the call, if any.
 fn resources(limits: LimitArgs, timeout: Option<Duration>) -> Option<Map<String, Value>> {
     let timeout_ms = timeout.map(sandkeep_core::millis);
     let mut own = limits.into_json().unwrap_or_default();
@@ -69,7 +69,7 @@ fn resources(limits: LimitArgs, timeout: Option<Duration>) -> Option<Map<String,
     (!own.is_empty()).then_some(own)
 }
 
-/// Numbers, truth values, lists and null are what they look like; everything else is text.
+/// Numbers, booleans, lists and null are parsed as JSON; everything else is text.
 fn read(value: String) -> Value {
     match serde_json::from_str(&value) {
         Ok(read @ (Value::Number(_) | Value::Bool(_) | Value::Array(_) | Value::Null)) => read,

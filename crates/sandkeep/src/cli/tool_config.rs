@@ -1,9 +1,9 @@
 //! Files that make tools on this machine run commands: git, editors, shells, version managers. `apply` and `cp` refuse
-//! to write them for a sandbox unless the user says `--allow-tool-config`: otherwise code from a sandbox would run
-//! outside of it at the next `git status` or `cd`.
+//! to write them from a sandbox without `--allow-tool-config`: otherwise code from a sandbox would run outside of it at
+//! the next `git status` or `cd`.
 //!
-//! A path is judged by its names alone, at every depth, in any case, whether it arrives as a file or as a link. Build
-//! files (Makefile, package.json) are not listed: they run when the user builds the project, not before.
+//! A path is judged by its names alone, at every depth, ignoring case, for files and for links. Build files (Makefile,
+//! package.json) are not listed: they run when the user builds the project, not before.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -11,13 +11,13 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-/// Names that are shown in an error; the rest is counted.
+/// How many names an error shows; the rest is counted.
 const SHOWN_MAX: usize = 20;
 
-/// What arrives at a path.
+/// The kind of an arriving path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// Harmless by itself: its files are listed on their own.
+    /// Harmless by itself: its files are listed separately.
     Directory,
     Link,
     /// A file, its removal or its new mode.
@@ -42,7 +42,7 @@ fn shown(paths: &[String]) -> String {
     }
 }
 
-/// Directories of which every file counts.
+/// Directories all of whose files count.
 const DIRECTORIES: &[&str] = &[
     ".bzr",
     ".devcontainer",
@@ -93,7 +93,7 @@ const FILES: &[&str] = &[
     ".zshrc",
 ];
 
-/// A directory, and a name in it, or the beginning of one.
+/// A directory, and a file name in it or its prefix.
 const PAIRS: &[(&str, &str)] = &[
     (".claude", "settings*"),
     (".config", "autostart"),
@@ -107,7 +107,7 @@ const PAIRS: &[(&str, &str)] = &[
     ("mise", "config.*"),
 ];
 
-/// What git keeps in a repository as mere data: commits made in a sandbox arrive, its settings do not.
+/// Plain data in a git repository: commits made in a sandbox are accepted, its settings are not.
 const GIT_DATA: &[&str] = &[
     "auto_merge",
     "cherry_pick_head",
@@ -127,16 +127,16 @@ const GIT_DATA: &[&str] = &[
 ];
 const GIT_DATA_DIRECTORIES: &[&str] = &["logs", "objects", "refs"];
 
-/// Names that, beside a `HEAD`, make any directory a repository whose settings git obeys.
+/// Names that, together with `HEAD`, make any directory a repository whose settings git obeys.
 const GIT_CONTROL: &[&str] =
     &["commondir", "config", "config.worktree", "gitdir", "hooks", "info", "modules", "worktrees"];
 
 const GIT_STORES: [&str; 2] = ["objects", "refs"];
 
-/// What happens to such files.
+/// What to do with such files.
 #[derive(Clone, Debug)]
 pub enum Guard {
-    /// They are refused beneath this directory.
+    /// Refuse them below this directory.
     Refuse(PathBuf),
     Allow,
 }
@@ -170,16 +170,16 @@ fn is_part_of_git(name: &str) -> bool {
     name == "head" || GIT_CONTROL.contains(&name) || GIT_STORES.contains(&name)
 }
 
-/// Refuses paths beneath a directory that make tools run commands. Nothing must have been written yet.
+/// Refuses paths below a directory that make tools run commands. Call it before anything is written.
 fn refuse<'a>(
     top: &Path,
     arriving: impl Iterator<Item = (&'a [u8], Arrival)>,
 ) -> Result<(), ToolConfig> {
-    // Where the directory is counts too: it may be a repository's own.
+    // The directory's own location counts too: it may be inside a repository.
     let top = fs::canonicalize(top).unwrap_or_else(|_| top.to_owned());
     let arriving: Vec<(&[u8], Arrival)> = arriving.collect();
     let folded = |path: &[u8]| path.split(|byte| *byte == b'/').map(fold).collect::<Vec<_>>();
-    // What makes a directory a repository, also by what is in it.
+    // Entries that make a directory a repository, together with those already in it.
     let mut names: HashSet<Vec<String>> = HashSet::new();
     for (path, _) in &arriving {
         let parts = folded(path);
@@ -212,9 +212,9 @@ fn refuse<'a>(
     if paths.is_empty() { Ok(()) } else { Err(ToolConfig { paths }) }
 }
 
-/// A name as filesystems see it that ignore case, or characters that do not show.
+/// A name as seen by file systems that ignore case, or invisible characters.
 fn fold(part: &[u8]) -> String {
-    // Most are.
+    // The common case.
     let plain = |byte: &u8| byte.is_ascii_alphanumeric();
     if part.iter().all(plain) {
         return String::from_utf8_lossy(part).to_ascii_lowercase();
@@ -244,7 +244,7 @@ fn is_named(parts: &[String], arrival: Arrival) -> bool {
         || parts.windows(2).any(is_pair)
 }
 
-/// Whether a name is this, or begins with what is before a star.
+/// Whether a name equals the pattern, or starts with the part before its star.
 fn is_like(name: &str, pattern: &str) -> bool {
     pattern.strip_suffix('*').map_or(name == pattern, |start| name.starts_with(start))
 }
@@ -260,8 +260,7 @@ fn is_config_called(file: &str, name: &str) -> bool {
     rest.is_some_and(|rest| rest.starts_with('.'))
 }
 
-/// Whether a path beneath `.git` is a plain file that git only ever reads as data. A link is not: git would write
-/// through it.
+/// Whether a path below `.git` is a plain file that git only reads as data. A link is not: git would write through it.
 fn is_git_data(rest: &[String], arrival: Arrival) -> bool {
     if arrival == Arrival::Link {
         return false;
@@ -276,8 +275,8 @@ fn is_git_data(rest: &[String], arrival: Arrival) -> bool {
     }
 }
 
-/// Whether a path is of a repository that is not called `.git`: git takes any directory for one that has `HEAD`,
-/// `objects` and `refs`. They may come one at a time, so `HEAD` is refused beside any of the others.
+/// Whether a path belongs to a repository that is not called `.git`: git accepts any directory that has `HEAD`,
+/// `objects` and `refs`. They may arrive one at a time, so `HEAD` is refused beside any of the others.
 fn is_of_repository(parts: &[&[u8]], has: &impl Fn(&[&[u8]], &str) -> bool) -> bool {
     let Some((last, dir)) = parts.split_last() else { return false };
     let completes =
@@ -292,7 +291,7 @@ fn is_of_repository(parts: &[&[u8]], has: &impl Fn(&[&[u8]], &str) -> bool) -> b
 mod tests {
     use super::*;
 
-    /// Which of these a directory would refuse.
+    /// Which of these paths a directory would refuse.
     fn refused<'a>(top: &Path, arriving: &[(&'a str, Arrival)]) -> Vec<&'a str> {
         let as_bytes = arriving.iter().map(|(path, arrival)| (path.as_bytes(), *arrival));
         let found = refuse(top, as_bytes).err().map(|error| error.paths).unwrap_or_default();

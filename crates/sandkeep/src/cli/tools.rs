@@ -1,4 +1,4 @@
-//! `sandkeep tools`: the tools for agents.
+//! `sandkeep tools`: lists the tools for agents.
 
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
@@ -12,7 +12,7 @@ pub struct Args {
     format: Format,
 }
 
-/// The same for every sandbox and every daemon of this version, so none is asked.
+/// The list is the same for every sandbox and every daemon of this version, so no daemon is asked.
 pub fn run(args: Args) -> Result<Exit, Failure> {
     if args.format.json {
         print::json(&serde_json::json!(Tools::all()))?;

@@ -1,5 +1,4 @@
-//! `docs/reference/configuration.md`, written from the table: what it says of names and defaults is what the
-//! code does.
+//! `docs/reference/configuration.md`, generated from the table, so that its names and defaults match the code.
 
 use std::collections::BTreeMap;
 
@@ -85,7 +84,7 @@ fn text() -> String {
     text + "| `env.NAME` | Environment variable for all commands in the sandbox |\n| `labels.NAME` | Label |\n"
 }
 
-/// The weaker names of a setting.
+/// The alternative names of a setting, which have lower priority.
 fn aliases(row: &Setting) -> String {
     let alias = |alias: &Alias| match alias.meaning {
         AliasMeaning::Value => format!(" or `{}`,", alias.variable),

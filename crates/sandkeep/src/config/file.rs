@@ -1,4 +1,4 @@
-//! `sandkeep.toml`: where it is, and what it says, line by line.
+//! `sandkeep.toml`: its location, and its content, line by line.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -22,7 +22,7 @@ pub struct Line {
     pub value: FileValue,
 }
 
-/// A value as the file has it.
+/// A value in the file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FileValue {
     pub shape: Option<Shape>,
@@ -37,7 +37,7 @@ pub struct ConfigText {
     pub lines: Vec<Line>,
 }
 
-/// Reads the file that was named, or the usual one if it is there.
+/// Reads the given file, or the default one if it exists.
 pub fn read(
     named: Option<&Path>,
     around: &Surroundings,

@@ -1,5 +1,5 @@
-//! The settings as flags of a command. They are made from the table, so each has the check, the help
-//! and the name that it has everywhere.
+//! The settings as flags of a command. They are generated from the table, so each has the same check, help and name
+//! everywhere.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,13 +19,13 @@ pub struct ConfigFile {
     pub config: Option<PathBuf>,
 }
 
-/// The settings that were given on the command line, by their keys.
+/// The settings given on the command line, by key.
 #[derive(Clone, Debug, Default)]
 pub struct Flags {
     pub given: BTreeMap<&'static str, String>,
 }
 
-/// `--log` is a flag of every command, and so not one of these.
+/// `--log` is a global flag, and so not one of these.
 const GLOBAL: &str = "log";
 
 impl Flags {
@@ -73,7 +73,7 @@ fn arg(row: &'static Setting) -> Arg {
         Shape::Text | Shape::Integer | Shape::Decimal | Shape::List => arg,
     };
     match row.key.split_once('.') {
-        // Too many for a short help, and rarely typed.
+        // Too many for the short help, and rarely used.
         Some((group, _)) => arg.help_heading(heading(group)).hide_short_help(true),
         None => arg,
     }
@@ -84,7 +84,7 @@ fn heading(group: &str) -> String {
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// To check a value, and to show a default, nothing of the process matters.
+/// Checking a value and showing a default need no environment.
 fn no_surroundings() -> Surroundings {
     Surroundings { env: BTreeMap::new(), user: User::Root }
 }

@@ -1,4 +1,4 @@
-//! How the API is known to its callers, and they to it: `[tls]` and `[oidc]`.
+//! Identity of the API and of its callers: `[tls]` and `[oidc]`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,11 +11,11 @@ use sandkeep_doors::auth::{Oidc, OidcConfig};
 pub struct TlsSettings {
     pub cert: Option<PathBuf>,
     pub key: Option<PathBuf>,
-    /// One that the daemon makes itself.
+    /// A self-signed certificate.
     pub dev: bool,
 }
 
-/// Where the certificate comes from.
+/// The source of the certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TlsSource {
     Plain,
@@ -23,7 +23,7 @@ pub enum TlsSource {
     Dev,
 }
 
-/// The issuer whose tokens are accepted; none without `issuer`.
+/// The accepted issuer; none without `issuer`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OidcSettings {
     pub issuer: Option<String>,
@@ -80,9 +80,9 @@ impl TlsSettings {
 }
 
 impl OidcSettings {
-    /// The issuer, ready to be asked; `None` if none is configured.
+    /// The issuer; `None` if none is configured.
     pub fn issuer(&self) -> Option<Oidc> {
-        // Settings that exist are valid, so the only reason to have none is that none was given.
+        // A settings value is valid, so this fails only if no issuer is configured.
         Oidc::new(self.config()?).ok()
     }
 

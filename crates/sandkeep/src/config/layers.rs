@@ -1,4 +1,4 @@
-//! Putting the layers on top of each other.
+//! Merges the layers.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -16,7 +16,7 @@ use super::value::Invalid;
 use super::{Flags, Surroundings, words};
 use sandkeep_broker::Profile;
 
-/// Who said a value.
+/// The origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     Default,
@@ -36,45 +36,45 @@ impl fmt::Display for Source {
     }
 }
 
-/// Settings, and what a person wants to know about them.
+/// Settings, and information about them for people.
 #[derive(Debug)]
 pub struct Loaded {
     pub settings: Settings,
     /// The file that was read.
     pub file: Option<PathBuf>,
     pub entries: Vec<Entry>,
-    /// What is odd but stops nothing.
+    /// Problems that do not prevent the start.
     pub warnings: Vec<String>,
 }
 
 impl Loaded {
-    /// Where the value of this setting comes from.
+    /// The origin of this setting's value.
     pub fn source(&self, key: &str) -> Source {
         let entry = self.entries.iter().find(|entry| entry.key == key);
         entry.map_or(Source::Default, |entry| entry.source.clone())
     }
 }
 
-/// One setting as it came out.
+/// The effective value of one setting.
 #[derive(Debug)]
 pub struct Entry {
     pub key: String,
-    /// With nothing in it that must stay secret.
+    /// Without secrets.
     pub value: Value,
     pub source: Source,
 }
 
 impl Entry {
-    /// The value on one line; `-` where nothing is set.
+    /// The value on one line; `-` if unset.
     pub fn in_words(&self) -> String {
         words::in_words(&self.value)
     }
 }
 
-/// What is shown in place of a secret.
+/// Shown in place of a secret.
 const HIDDEN: &str = "***";
 
-/// Variables of ours that are no settings of the daemon.
+/// Our variables that are not settings of the daemon.
 const OTHER_VARIABLES: &[&str] = &[
     "SANDKEEP_CONFIG",
     "SANDKEEP_URL",
@@ -84,7 +84,7 @@ const OTHER_VARIABLES: &[&str] = &[
     "SANDKEEP_REGENERATE",
 ];
 
-/// Reads all layers. Everything that is wrong with any of them is told at once.
+/// Reads all layers. All problems are reported at once.
 pub fn load(
     named: Option<&Path>,
     flags: &Flags,
@@ -100,8 +100,7 @@ pub fn load(
     merge.finish(file.map(|file| file.path))
 }
 
-/// What a command that is no daemon logs. It reads no file, so that a mistake in one cannot keep
-/// a client from its work.
+/// The log filter of a command that is not a daemon. It reads no file, so that an invalid file does not affect clients.
 pub fn client_log(flag: Option<String>, around: &Surroundings) -> Result<String, ConfigError> {
     const VARIABLE: &str = "SANDKEEP_LOG";
     if let Some(flag) = flag {
@@ -145,7 +144,7 @@ impl Merge {
 
     fn file_setting(&mut self, key: &str, line: &Line, source: Source) {
         let Some(row) = table::rows().find(|row| row.key == key) else {
-            // A table that is there and empty says nothing.
+            // An empty table sets nothing.
             let is_table = table::rows().any(|row| row.key.starts_with(&format!("{key}.")));
             if line.value.shape.is_some() || !(is_table || key == "profiles") {
                 let known = table::rows().map(|row| row.key).chain(["profiles"]);
@@ -186,7 +185,7 @@ impl Merge {
         self.note(&key, done, source);
     }
 
-    /// `SANDKEEP_*`, and where there is none of those, the names that others use.
+    /// `SANDKEEP_*` and, for settings without one, the variables of other programs.
     fn environment(&mut self, around: &Surroundings) {
         for row in table::rows() {
             let own = row.variable();
@@ -217,7 +216,7 @@ impl Merge {
         }
     }
 
-    /// A misspelt variable is worth a word, but others may set some that begin like ours: Kubernetes
+    /// A misspelt variable is reported as a warning only, because others may set variables with our prefix: Kubernetes
     /// does for a service of this name.
     fn odd_variables(&mut self, around: &Surroundings) {
         let known: Vec<String> = table::rows().map(Row::variable).collect();
@@ -253,7 +252,7 @@ impl Merge {
     }
 
     fn finish(mut self, file: Option<PathBuf>) -> Result<Loaded, ConfigError> {
-        // What does not fit together is only worth saying of values that are right by themselves.
+        // Contradictions are reported only if every single value is valid.
         if self.problems.is_empty() {
             for (key, what) in self.settings.contradictions() {
                 self.problems.push(Problem { source: self.source(&key), key: Some(key), what });
@@ -279,7 +278,7 @@ impl Merge {
     }
 }
 
-/// What a profile says, and not what it leaves open.
+/// The values that a profile sets.
 fn shown(profile: &Profile) -> Vec<(String, Value)> {
     let rows = PROFILE.iter().map(|row| (row.key.to_owned(), (row.show)(profile)));
     let labels =
@@ -288,7 +287,7 @@ fn shown(profile: &Profile) -> Vec<(String, Value)> {
     rows.filter(|(_, value)| !value.is_null()).chain(labels).chain(env).collect()
 }
 
-/// The text of a line whose value has the right shape.
+/// The text of a line whose value has the expected type.
 fn text_of(line: &Line, expected: Shape) -> Result<&str, Invalid> {
     let value = &line.value;
     match (value.shape, expected) {

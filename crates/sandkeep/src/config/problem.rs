@@ -1,4 +1,4 @@
-//! What is wrong with a configuration: every problem with its place, all of them at once.
+//! Problems of a configuration, each with its location, reported all at once.
 
 use std::fmt;
 use std::io;
@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use super::layers::Source;
 use super::value::Invalid;
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Debug)]
 pub struct Problem {
     pub source: Source,
-    /// The setting, if it is one's.
+    /// The setting, if it concerns one.
     pub key: Option<String>,
     pub what: String,
 }
@@ -50,7 +50,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Why there are no settings.
+/// Why the configuration is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("cannot read the configuration file {path}")]
@@ -74,9 +74,9 @@ fn in_lines(problems: &[Problem]) -> String {
     }
 }
 
-/// The known name that a misspelt one most likely stands for.
+/// The most similar known name.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // The last part alone is what people remember: `max_sandboxes` for `limits.max_sandboxes`.
+    // People remember the last part: `max_sandboxes` for `limits.max_sandboxes`.
     let tail = |key: &'a str| key.rsplit('.').next().unwrap_or(key);
     let distance = |key: &'a str| {
         let whole = edits(name, key);
@@ -87,7 +87,7 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     (edits <= name.len().max(3) / 3).then_some(key)
 }
 
-/// How many letters must be put in, left out or changed to make one of the other.
+/// The edit distance of two names.
 fn edits(from: &str, to: &str) -> usize {
     let to: Vec<char> = to.chars().collect();
     let mut row: Vec<usize> = (0..=to.len()).collect();

@@ -1,4 +1,4 @@
-//! The settings as the rest of the program uses them: typed, checked, plain.
+//! The settings as the rest of the program uses them: typed and validated.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -18,27 +18,27 @@ use sandkeep_storage::StorageChoice;
 
 pub const PORT_DEFAULT: u16 = 4500;
 
-/// Everything a daemon can be told.
+/// All settings of a daemon.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     pub data_dir: PathBuf,
     pub listen: SocketAddr,
-    /// A filter of log events, as `tracing` reads it.
+    /// A log filter in the syntax of `tracing`.
     pub log: String,
     pub storage: StorageChoice,
     pub storage_size_mb: Option<u64>,
     pub storage_max_mb: Option<u64>,
     pub enable_mock: bool,
-    /// Where the container engines listen; the usual places if nobody says.
+    /// The sockets of the container engines; the default ones if unset.
     pub docker_host: Option<String>,
     pub podman_host: Option<String>,
-    /// The runtime of a sandbox that names none, nor has a profile that does.
+    /// The runtime of a sandbox that sets none, neither itself nor through its profile.
     pub default_runtime: String,
-    /// The profile of a sandbox that names none. It is one of `profiles`.
+    /// The profile of a sandbox that sets none; one of `profiles`.
     pub default_profile: Option<String>,
-    /// What the names of turns begin with.
+    /// Prefix of the names of turns.
     pub turn_prefix: SnapshotName,
-    /// Whether a snapshot is made after each call of a tool that may have changed files.
+    /// Whether a snapshot is taken after each tool call that may have changed files.
     pub snapshot_tool_calls: bool,
     pub remote_git: bool,
     /// Whether events contain command lines.
@@ -47,7 +47,7 @@ pub struct Settings {
     pub domain: String,
     /// Web pages of these origins may call the API.
     pub cors_origins: Vec<String>,
-    /// Directories of the host that everybody may make templates of.
+    /// Directories of the host that every caller may use as sources.
     pub source_roots: Vec<PathBuf>,
     pub nats: NatsSettings,
     pub commands: CommandSettings,
@@ -55,33 +55,33 @@ pub struct Settings {
     pub urule: UruleSettings,
     /// Places that may be called though they are not public.
     pub outgoing_allow: Vec<Allowed>,
-    /// Whose certificates registries may have, besides those that this machine trusts.
+    /// Additional CA certificates for registries.
     pub registry_ca: Option<PathBuf>,
-    /// What `docker login` wrote.
+    /// The credentials file of `docker login`.
     pub registry_auth: Option<PathBuf>,
     pub tls: TlsSettings,
     pub oidc: OidcSettings,
     pub limits: Limits,
     pub quotas: Quotas,
     pub timeouts: Timeouts,
-    /// How much of what commands print is kept on disk.
+    /// How much command output is kept on disk.
     pub journal: JournalLimits,
     /// What is recorded of requests, and for how long.
     pub audit: AuditSettings,
     pub profiles: BTreeMap<String, Profile>,
 }
 
-/// What one daemon holds at most.
+/// Limits of one daemon.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     pub max_sandboxes: usize,
-    /// Execs at once in one sandbox.
+    /// Maximum number of concurrent execs in one sandbox.
     pub max_concurrent_tasks: usize,
-    /// The most snapshots of one sandbox.
+    /// Maximum number of snapshots of one sandbox.
     pub max_snapshots: usize,
-    /// The largest archive that is uploaded as a template.
+    /// Maximum size of an archive uploaded as a template.
     pub max_upload_mb: u64,
-    /// What is left of the disk when nothing more is written for tenants outside of the pool.
+    /// The reserved disk space: with less than this, nothing more is written for tenants outside of the pool.
     pub host_reserve_mb: u64,
     pub pool: PoolMarks,
 }
@@ -100,7 +100,7 @@ impl Default for Limits {
 }
 
 impl Settings {
-    /// What holds where nobody says anything.
+    /// The defaults.
     pub fn defaults(around: &Surroundings) -> Self {
         Self {
             data_dir: around.data_dir(),
@@ -139,7 +139,7 @@ impl Settings {
         }
     }
 
-    /// What only shows when all values are there: the key that is wrong, and how.
+    /// Problems that involve several values: the key, and the problem.
     pub(super) fn contradictions(&self) -> Vec<(String, String)> {
         let mut found: Vec<_> =
             self.tls.contradiction().into_iter().chain(self.oidc.contradiction()).collect();

@@ -1,5 +1,5 @@
-//! The one table of settings. The file's keys, the variables, the flags, `sandkeep config` and
-//! `docs/reference/configuration.md` all come from here, so none can know a setting that the others do not.
+//! The table of settings. The file's keys, the variables, the flags, `sandkeep config` and
+//! `docs/reference/configuration.md` are all generated from it, so that they cannot disagree.
 //!
 //! Names follow one rule: `[quotas.user] memory_mb` in the file is `SANDKEEP_QUOTAS_USER_MEMORY_MB` in
 //! the environment and `--quotas-user-memory-mb` on the command line.
@@ -11,27 +11,27 @@ use super::value::{self, Invalid};
 use sandkeep_broker::{Network, Profile};
 use sandkeep_core::{OnTimeout, Privilege, limits};
 
-/// What can be said about a `T`.
+/// One setting of a `T`.
 pub struct Row<T> {
-    /// Its name in the file, tables and all.
+    /// Its key in the file, including tables.
     pub key: &'static str,
     pub shape: Shape,
-    /// What stands for the value in a usage line.
+    /// The placeholder in a usage line.
     pub value_name: &'static str,
     pub help: &'static str,
-    /// The default, where it is not one value that can be shown.
+    /// The default, if it is not a single displayable value.
     pub default: Option<&'static str>,
-    /// Names that others give it, weaker than our own.
+    /// Names used by other programs, with lower priority than our own.
     pub aliases: &'static [Alias],
     pub set: fn(&mut T, &str) -> Result<(), Invalid>,
-    /// The value for people to see: nothing that must stay secret.
+    /// The displayed value, without secrets.
     pub show: fn(&T) -> Value,
 }
 
 pub type Setting = Row<Settings>;
 pub type ProfileRow = Row<Profile>;
 
-/// What a value looks like in the file.
+/// The type of a value in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     Text,
@@ -54,7 +54,7 @@ impl Shape {
     }
 }
 
-/// A variable that other programs use for the same thing.
+/// A variable that other programs use for the same purpose.
 #[derive(Clone, Copy, Debug)]
 pub struct Alias {
     pub variable: &'static str,
@@ -64,7 +64,7 @@ pub struct Alias {
 #[derive(Clone, Copy, Debug)]
 pub enum AliasMeaning {
     Value,
-    /// The port of the address that holds without it.
+    /// Replaces the port of the default address.
     Port,
 }
 
@@ -94,7 +94,7 @@ impl<T> Row<T> {
         format!("SANDKEEP_{}", self.key.replace('.', "_").to_ascii_uppercase())
     }
 
-    /// Without the dashes before it.
+    /// Without the leading dashes.
     pub fn flag(&self) -> String {
         self.key.replace(['.', '_'], "-")
     }
@@ -104,7 +104,7 @@ const fn alias(variable: &'static str, meaning: AliasMeaning) -> Alias {
     Alias { variable, meaning }
 }
 
-/// Stores what a reader makes of a text.
+/// Stores the value parsed from a text.
 macro_rules! set {
     ($($field:ident).+, $read:expr) => {
         |to, text| {
@@ -211,7 +211,7 @@ mod identity;
 mod nats;
 mod outgoing;
 
-/// All settings, in the order in which they are shown.
+/// All settings, in display order.
 pub fn rows() -> impl Iterator<Item = &'static Setting> {
     [
         GENERAL,
@@ -463,7 +463,7 @@ static TIMEOUTS: &[Setting] = &[
     ),
 ];
 
-/// What can be said in `[profiles.NAME]`, besides the tables `env` and `labels`.
+/// The keys of `[profiles.NAME]`, besides the tables `env` and `labels`.
 pub static PROFILE: &[ProfileRow] = &[
     ProfileRow::new(
         "template",

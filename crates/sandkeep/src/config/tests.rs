@@ -1,4 +1,4 @@
-//! What wins over what, and what is said about mistakes.
+//! Precedence of settings, and reports of mistakes.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

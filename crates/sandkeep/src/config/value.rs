@@ -1,5 +1,4 @@
-//! Reading one value from its text. Each reader says what it wanted when it did not get it; where the
-//! text came from is added by whoever knows.
+//! Parses one value. Each parser reports what it expected; the caller adds where the text came from.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -32,7 +31,7 @@ pub fn path(text: &str) -> Result<PathBuf, Invalid> {
     let path = PathBuf::from(text);
     match path.is_absolute() {
         true => Ok(path),
-        // A flag is typed where the person stands; a daemon's directory must not depend on it later.
+        // A flag is relative to the user's current directory, which must not affect a daemon later.
         false => std::path::absolute(&path)
             .map_err(|e| Invalid::new(format!("{text:?} cannot be made an absolute path: {e}"))),
     }
@@ -51,14 +50,14 @@ pub fn within(text: &str, range: RangeInclusive<u64>) -> Result<u64, Invalid> {
     }
 }
 
-/// A bound of ours that the operator may lower; 0 leaves it where it is.
+/// A built-in limit that the operator may lower; 0 keeps the default.
 pub fn bound(text: &str, max: usize) -> Result<usize, Invalid> {
     let number = within(text, 0..=max as u64)?;
     let number = usize::try_from(number).expect("it is at most a usize");
     Ok(if number == 0 { max } else { number })
 }
 
-/// The beginning of a snapshot's name: with a number behind it it must still be one.
+/// A prefix of snapshot names: with a number appended it must still be valid.
 pub fn turn_prefix(text: &str) -> Result<SnapshotName, Invalid> {
     let name = parsed::<SnapshotName>(text, "a plain name")?;
     let longest = SnapshotName::of_turn(&name, u64::MAX);
@@ -68,13 +67,13 @@ pub fn turn_prefix(text: &str) -> Result<SnapshotName, Invalid> {
     }
 }
 
-/// 0 is no quota.
+/// 0 means no quota.
 pub fn quota(text: &str) -> Result<Option<u64>, Invalid> {
     let number: u64 = parsed(text, "a whole number, or 0 for no quota")?;
     Ok(Some(number).filter(|number| *number > 0))
 }
 
-/// 0 is no quota.
+/// 0 means no quota.
 pub fn decimal_quota(text: &str) -> Result<Option<f64>, Invalid> {
     let number: f64 = parsed(text, "a number such as 2.5, or 0 for no quota")?;
     match number.is_finite() && number >= 0.0 {
@@ -83,7 +82,7 @@ pub fn decimal_quota(text: &str) -> Result<Option<f64>, Invalid> {
     }
 }
 
-/// A part of a whole.
+/// A fraction of 1.
 pub fn part(text: &str) -> Result<f64, Invalid> {
     let number: f64 = parsed(text, "a number from 0 to 1 such as 0.85")?;
     match (0.0..=1.0).contains(&number) {
@@ -96,7 +95,7 @@ pub fn positive_decimal(text: &str) -> Result<f64, Invalid> {
     decimal_quota(text)?.ok_or_else(|| Invalid::new("must be more than 0"))
 }
 
-/// 0 is none.
+/// 0 means none.
 pub fn seconds(text: &str) -> Result<Option<Duration>, Invalid> {
     let number = within(text, 0..=limits::TIMEOUT_MAX.as_secs())?;
     Ok(Some(Duration::from_secs(number)).filter(|duration| !duration.is_zero()))
@@ -144,10 +143,10 @@ pub fn network(text: &str) -> Result<Network, Invalid> {
     }
 }
 
-/// A level, or a filter by parts of the program.
+/// A level, or a filter by module.
 pub fn log(text: &str) -> Result<String, Invalid> {
     let text = match text {
-        // What other programs call these levels.
+        // Names of these levels in other programs.
         "silent" => "off",
         "fatal" => "error",
         "warning" => "warn",
@@ -165,7 +164,7 @@ pub fn log(text: &str) -> Result<String, Invalid> {
     Ok(text.to_owned())
 }
 
-/// A host name below which every sandbox's ports get names of their own.
+/// The domain below which every sandbox port gets a host name.
 pub fn domain(text: &str) -> Result<String, Invalid> {
     let text = text.trim_end_matches('.').to_ascii_lowercase();
     let label = |label: &str| {
@@ -185,12 +184,12 @@ pub fn list(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
 }
 
-/// Several of them; there may be none.
+/// A list, possibly empty.
 pub fn paths(text: &str) -> Result<Vec<PathBuf>, Invalid> {
     list(text).iter().map(|text| path(text)).collect()
 }
 
-/// Names, in no order that matters; there may be none.
+/// A list of names in any order, possibly empty.
 pub fn names(text: &str) -> Result<Vec<String>, Invalid> {
     Ok(list(text))
 }
@@ -279,7 +278,7 @@ pub fn without_credentials(text: &str) -> String {
     let masked = |server: String| match server.parse::<Url>() {
         Ok(url) if url.username().is_empty() && url.password().is_none() => server,
         Ok(mut url) => {
-            // Both fail only for URLs without a host, and those have no credentials.
+            // Both fail only for URLs without a host, which have no credentials.
             let _ = url.set_username("***");
             let _ = url.set_password(None);
             url.to_string()

@@ -1,4 +1,4 @@
-//! Settings in words, for help texts and documents.
+//! Settings as text, for help and documents.
 
 use serde_json::Value;
 

@@ -1,15 +1,15 @@
-//! The escape battery: tries to get out of throwaway sandboxes of a runtime, and to take more than their share.
+//! The isolation tests: attempts to escape from temporary sandboxes of a runtime, and to exceed their limits.
 //!
 //! ```text
-//!   bait       what a leak would find: a file, sockets, a process of the host with words that are nowhere else
-//!   subject    a throwaway sandbox, and commands in it
-//!   tally      what everybody who tried found, put together: one verdict for each attempt
+//!   bait       what a leak would find: a file, sockets, a process of the host with unique words
+//!   subject    a temporary sandbox, and commands in it
+//!   tally      the findings of all users combined: one verdict for each attempt
 //!   bombs      the attempts that are judged from outside
 //! ```
 //!
-//! The attempts themselves are the program `sandkeep-probe`, which is copied into the sandbox and run there by everybody
-//! who can be inside: the default user, root, and root of a sandbox with privileges of its own. An attempt that was not
-//! made, or not judged, counts as a leak: silence proves nothing.
+//! The attempts themselves are the program `sandkeep-probe`, which is copied into the sandbox and run there as every
+//! possible user: the default user, root, and root of a privileged sandbox. An attempt that was not made, or not
+//! judged, counts as a leak: a missing result proves nothing.
 
 mod bait;
 mod bombs;
@@ -48,17 +48,17 @@ pub enum BatteryError {
     Probe(String),
 }
 
-/// Where throwaway sandboxes are made.
+/// Where temporary sandboxes are created.
 pub struct Ward {
     pub broker: Broker,
     pub storage: Arc<dyn Storage>,
-    /// Directories that sandboxes of the template share with the host, as they see them.
+    /// Directories that sandboxes of the template share with the host, as paths inside.
     pub shared: Vec<String>,
-    /// The same, as the host names them.
+    /// The same, as paths on the host.
     pub sources: Vec<PathBuf>,
 }
 
-/// Runs the whole battery on one runtime, and leaves nothing of it behind.
+/// Runs all isolation tests on one runtime, and leaves nothing behind.
 pub async fn examine(ward: &Ward, runtime: &RuntimeView) -> Result<Battery, BatteryError> {
     let (ran_at, began) = (Timestamp::now(), Instant::now());
     let mut tally = Tally::default();
@@ -66,7 +66,7 @@ pub async fn examine(ward: &Ward, runtime: &RuntimeView) -> Result<Battery, Batt
     from_inside(ward, runtime.name, &mut tally).await?;
     for (source, before) in ward.sources.iter().zip(before) {
         let after = changes(source);
-        // Whoever else adds a file there changes both.
+        // Another process that adds a file there changes both.
         if before.content == after.content && before.attributes != after.attributes {
             let detail = format!("the mode or owner of {} was changed", source.display());
             tally.note(Attempt::SharedWrite, Verdict::Leaked, detail);
@@ -79,7 +79,7 @@ pub async fn examine(ward: &Ward, runtime: &RuntimeView) -> Result<Battery, Batt
     Ok(Battery::of(tally.attempts(), kernel(), ran_at, began.elapsed()))
 }
 
-/// When a directory was last changed; of one that is not there, never.
+/// When a directory last changed; never, if it does not exist.
 #[derive(Default)]
 struct Changes {
     content: (i64, i64),
@@ -94,19 +94,19 @@ fn changes(dir: &Path) -> Changes {
     }
 }
 
-/// Release and version of the host's kernel, as the probe asks for its own.
+/// Release and version of the host's kernel, for comparison with the probe's.
 pub fn kernel() -> String {
     let names = rustix::system::uname();
     format!("{} {}", names.release().to_string_lossy(), names.version().to_string_lossy())
 }
 
-/// All attempts that are judged by who makes them.
+/// All attempts that are judged by the process that makes them.
 async fn from_inside(ward: &Ward, runtime: &str, tally: &mut Tally) -> Result<(), BatteryError> {
     let create = |privilege| Subject::create(ward, runtime, privilege, None);
     let (victim, plain, privileged) =
         tokio::join!(create(Privilege::None), create(Privilege::None), create(Privilege::Root));
     let privileged = match privileged {
-        // Where nobody can have privileges, nobody can misuse them.
+        // Without privileges, nothing can misuse them.
         Err(
             Error::Runtime(RuntimeError::Unsupported { .. })
             | Error::InvalidField { field: "privilege", .. },
@@ -119,7 +119,7 @@ async fn from_inside(ward: &Ward, runtime: &str, tally: &mut Tally) -> Result<()
         }
         (Err(_), ..) | (_, Err(_), _) | (.., Err(_)) => Ok(()),
     };
-    // All are destroyed whatever became of any; the first failure is told.
+    // All are destroyed even if one fails; the first failure is reported.
     for subject in [victim.map(Some), plain.map(Some), privileged] {
         let ended = match subject {
             Ok(Some(subject)) => subject.destroy().await,
@@ -141,7 +141,7 @@ async fn try_all(
     let mut bait = Bait::lay(ward.shared.clone()).await.map_err(BatteryError::Bait)?;
     bait.hide_in(victim).await?;
     let setuid = plain.bring_probe().await?;
-    // Where there are privileges to be had, or who has them all, such a program proves nothing.
+    // In a privileged sandbox, or as root, a set-user-ID program proves nothing.
     let mut inside = vec![(plain, Who::User, setuid), (plain, Who::Root, None)];
     if let Some(privileged) = privileged {
         privileged.bring_probe().await?;

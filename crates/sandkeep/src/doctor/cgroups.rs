@@ -1,4 +1,4 @@
-//! Control groups of the instance's sandboxes, in every hierarchy that is mounted.
+//! Cgroups of the instance's sandboxes, in every mounted hierarchy.
 
 use std::io;
 use std::path::PathBuf;
@@ -31,12 +31,12 @@ pub fn found(groups: &[Group], owners: &Owners) -> Vec<Found> {
     groups.iter().map(group).collect()
 }
 
-/// All process files beneath a group.
+/// All process files below a group.
 pub fn process_files(group: &Group) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut dirs = vec![group.path.clone()];
     while let Some(dir) = dirs.pop() {
-        // A group that is gone by now holds no process.
+        // A group that was removed meanwhile holds no process.
         for name in directories(&dir).unwrap_or_default() {
             dirs.push(dir.join(name));
         }

@@ -1,4 +1,4 @@
-//! What Sandkeep can use of this machine, and whether it is here. It changes nothing.
+//! Which features of this machine Sandkeep can use. Changes nothing.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use sandkeep_sys::{cgroup, landlock};
 
-/// The first kernel that can show a directory with other ids (`mount_setattr`).
+/// The first kernel with id-mapped mounts (`mount_setattr`).
 const ID_MAPPED_MOUNTS: (u32, u32) = (5, 12);
 
 #[derive(Debug, Serialize)]

@@ -1,4 +1,4 @@
-//! What is on disk: rows, homes, volumes, sockets.
+//! Files on disk: rows, homes, volumes, sockets.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,11 +11,11 @@ use sandkeep_guestlink::journal::{JOURNALS, journals_in};
 use sandkeep_home::{self, Survey};
 use sandkeep_store::{SqliteError, StoreError};
 
-/// Where `local` storage puts the volumes that it removes.
+/// Where `local` storage moves the volumes that it removes.
 const TRASH: &str = "storage/local/.trash";
 
-/// The sandboxes that the registry knows; none if there is no registry, or one in which nothing was
-/// ever written: a daemon that is killed in its first start leaves that.
+/// The sandboxes in the registry; none if there is no registry, or an empty one, which a daemon leaves that is killed
+/// during its first start.
 pub fn rows(data: &Path) -> Result<Vec<SandboxId>, DoctorError> {
     match sandkeep_broker::registered(&data.join(sandkeep_home::REGISTRY)) {
         Err(StoreError::Unavailable(cause)) if is_empty(&*cause) => Ok(Vec::new()),
@@ -27,13 +27,13 @@ fn is_empty(cause: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
     matches!(cause.downcast_ref(), Some(SqliteError::Empty { .. }))
 }
 
-/// The volumes that are being removed, by the names they have meanwhile.
+/// The volumes that are being removed, by their temporary names.
 pub fn trash(data: &Path) -> Result<BTreeSet<String>, DoctorError> {
     Ok(names(&data.join(TRASH)).map_err(during("the volumes"))?.into_iter().collect())
 }
 
-/// What a daemon should have removed since it was put into the trash. What came later is being
-/// removed now.
+/// Volumes that have been in the trash since the earlier scan and that a daemon should have removed. Later ones are
+/// being removed now.
 pub fn trash_found(data: &Path, since: &BTreeSet<String>) -> Result<Vec<Found>, DoctorError> {
     let left = |name: &String| Found {
         kind: Kind::Volume,
@@ -67,7 +67,7 @@ pub fn found(
         found.push(Found { kind: Kind::Volume, owner: owners.of(&name), name, detail });
     }
     found.extend(snapshots_found(data, owners)?);
-    // Where there are no control groups, a directory stands for those of a sandbox.
+    // Without cgroups, a directory represents those of a sandbox.
     for name in names(&data.join(sandkeep_home::MADE)).map_err(during("the sandboxes made"))? {
         let detail = format!("{}/{name}", sandkeep_home::MADE);
         found.push(Found { kind: Kind::Cgroup, owner: owners.of(&name), name, detail });
@@ -75,7 +75,7 @@ pub fn found(
     Ok(found)
 }
 
-/// The snapshots that the registry says are there.
+/// The snapshots recorded in the registry.
 pub fn recorded_snapshots(data: &Path) -> Result<Vec<(SandboxId, SnapshotId)>, DoctorError> {
     match sandkeep_broker::recorded_snapshots(&data.join(sandkeep_home::REGISTRY)) {
         Err(StoreError::Unavailable(cause)) if is_empty(&*cause) => Ok(Vec::new()),
@@ -83,8 +83,8 @@ pub fn recorded_snapshots(data: &Path) -> Result<Vec<(SandboxId, SnapshotId)>, D
     }
 }
 
-/// Snapshots are their volume's sandbox's, if the registry says that they are there. One has a directory for all of its;
-/// one that is empty is something left, too, if nobody owns it. A record belongs to its sandbox.
+/// A snapshot belongs to its volume's sandbox, if the registry lists it. Each sandbox has one directory for its
+/// snapshots; an empty one without an owner is a leftover, too. A record belongs to its sandbox.
 fn snapshots_found(data: &Path, owners: &Owners) -> Result<Vec<Found>, DoctorError> {
     let recorded = recorded_snapshots(data)?;
     let row = |(sandbox, snapshot): &(SandboxId, SnapshotId)| {
@@ -114,8 +114,7 @@ fn snapshots_found(data: &Path, owners: &Owners) -> Result<Vec<Found>, DoctorErr
     Ok(found)
 }
 
-/// A row owns itself if its sandbox has a home; the home of one that is half-made may not be there
-/// yet, or no more.
+/// A row owns itself if its sandbox has a home; that of a sandbox being created or removed may be missing.
 fn rows_found(survey: &Survey, rows: &[SandboxId]) -> Vec<Found> {
     let with_home = |id: &SandboxId| survey.homes.iter().any(|home| home.id == *id);
     let row = |id: &SandboxId| Found {
@@ -156,10 +155,10 @@ fn homes_found(data: &Path, survey: &Survey, owners: &Owners) -> Vec<Found> {
     found
 }
 
-/// The journals in a home go with it; what else is among them is nobody's.
+/// The journals in a home belong to it; other files among them have no owner.
 fn journals_found(data: &Path, id: &SandboxId, owner: Option<&String>) -> Vec<Found> {
     let home = sandkeep_home::Home::new(data, id.clone(), String::new());
-    // A home that is being removed is looked at again.
+    // A home that is being removed is checked again.
     let there = journals_in(&home.path().join(JOURNALS)).unwrap_or_default();
     let found = |name: String, owner: Option<String>| {
         let detail = format!("{JOURNALS}/{name} of {id}");

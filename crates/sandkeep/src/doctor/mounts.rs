@@ -1,6 +1,5 @@
-//! Mounts beneath the data directory, and loop devices whose files lie in it. The storage's own are
-//! shared by all sandboxes; on `zfs` every volume has one, and beyond that no sandbox has a mount in the host's
-//! namespace.
+//! Mounts below the data directory, and loop devices whose files are in it. The storage's own mounts are shared by all
+//! sandboxes; on `zfs` every volume has one. Apart from these no sandbox has a mount in the host's namespace.
 
 use std::fs;
 use std::io;
@@ -9,14 +8,14 @@ use std::path::{Path, PathBuf};
 use super::{Found, INSTANCE, Kind, Owners, names};
 use sandkeep_sys::mount;
 
-/// Where a storage may mount itself, and the file it mounts.
+/// The mount point of a storage, and the file that it mounts.
 const STORAGE_MOUNT: &str = "storage/btrfs";
 const STORAGE_IMAGE: &str = "storage/btrfs.img";
 
 /// Where `zfs` storage mounts the tree of each volume.
 pub const ZFS_MOUNTS: &str = "storage/zfs/mounted";
 
-/// Whose tree is mounted in a directory of that name.
+/// The sandbox whose tree is mounted in a directory of that name.
 pub fn sandbox_of(name: &str) -> &str {
     name.split_once('.').map_or(name, |(id, _)| id)
 }
@@ -64,7 +63,7 @@ fn loop_devices() -> io::Result<Vec<(String, PathBuf)>> {
         if !name.starts_with("loop") {
             continue;
         }
-        // Only a device in use has such a file.
+        // Only a device in use has this file.
         if let Ok(file) = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")) {
             devices.push((name, PathBuf::from(file.trim_end())));
         }

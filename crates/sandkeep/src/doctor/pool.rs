@@ -1,4 +1,4 @@
-//! What a data directory has in a pool of ZFS.
+//! What a data directory owns in a ZFS pool.
 
 use std::path::Path;
 
@@ -6,8 +6,8 @@ use super::{DoctorError, Found, INSTANCE, Kind, Owners, disk, during};
 use sandkeep_home::Survey;
 use sandkeep_storage::{Holding, Whose, ZfsStorage};
 
-/// Datasets and snapshots are a sandbox's, or shared by all; a draft is whoever makes it, so a daemon must run. What was
-/// removed belongs to what stands on it, and to nobody once nothing does.
+/// Datasets and snapshots belong to a sandbox, or are shared. A draft belongs to the task that creates it, so a daemon
+/// must be running. A removed dataset belongs to those that depend on it, and to nobody once there are none.
 pub fn found(data: &Path, survey: &Survey, owners: &Owners) -> Result<Vec<Found>, DoctorError> {
     let all = ZfsStorage::census(data).map_err(during("the pool"))?;
     if all.is_empty() {

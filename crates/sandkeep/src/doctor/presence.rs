@@ -1,15 +1,15 @@
-//! Whether the tools of a runtime are installed, and how to install them. A runtime that this table does not know needs
-//! none, or says in its own reason what it lacks.
+//! Whether the tools of a runtime are installed, and how to install them. A runtime that is not in this table needs
+//! none, or names the missing parts itself.
 
 use std::path::Path;
 
 use serde::Serialize;
 
-/// A program of another project that a runtime runs or talks to.
+/// An external program that a runtime uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Presence {
-    /// It needs nothing but Sandkeep.
+    /// It needs only Sandkeep.
     BuiltIn,
     Installed,
     Missing,
@@ -25,7 +25,7 @@ impl Presence {
     }
 }
 
-/// Runtime, program, and the packages that have it.
+/// Runtime, program, and the packages that contain it.
 const TOOLS: [(&str, &str, &str); 6] = [
     ("bwrap", "bwrap", "apt install bubblewrap"),
     ("crun", "crun", "apt install crun"),
@@ -44,7 +44,7 @@ pub fn presence(runtime: &str, path: &std::ffi::OsStr) -> (Presence, Option<&'st
     let Some((_, program, remedy)) = TOOLS.iter().find(|(name, ..)| *name == runtime) else {
         return (Presence::BuiltIn, None);
     };
-    // An administrator's programs are not on everybody's path.
+    // Administrators' programs are not in every user's PATH.
     let usual = ["/usr/sbin", "/sbin", "/usr/local/sbin"].map(Path::new).map(Path::to_owned);
     let found = std::env::split_paths(path).chain(usual).any(|dir| dir.join(program).is_file());
     if found { (Presence::Installed, None) } else { (Presence::Missing, Some(remedy)) }
@@ -60,7 +60,7 @@ mod tests {
     fn a_missing_tool_comes_with_the_way_to_get_it() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         assert_eq!(presence("native", dir.path().as_os_str()), (Presence::BuiltIn, None));
-        // No machine has a program of this name beside its own.
+        // No machine has a program with this suffix.
         for (runtime, program, remedy) in TOOLS {
             fs::write(dir.path().join(program), "").expect("a writable directory");
             let found = presence(runtime, dir.path().as_os_str());

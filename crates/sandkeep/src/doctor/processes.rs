@@ -1,4 +1,4 @@
-//! Processes in the sandboxes' control groups, the namespaces they keep alive, and launchers.
+//! Processes in the sandboxes' cgroups, the namespaces they keep alive, and launchers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,7 +9,7 @@ use super::{Found, Group, INSTANCE, Kind, Owners, cgroups, names};
 
 const NAMESPACES: [&str; 7] = ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"];
 
-/// Each process with the sandbox in whose group it is.
+/// Each process, with the sandbox that its cgroup belongs to.
 pub fn in_groups(groups: &[Group]) -> BTreeMap<u32, String> {
     let mut pids = BTreeMap::new();
     for group in groups {
@@ -45,7 +45,7 @@ pub fn found(pids: &BTreeMap<u32, String>, owners: &Owners) -> Vec<Found> {
     found
 }
 
-/// Those that are not the host's own.
+/// Namespaces other than the host's own.
 fn namespaces_of(pid: u32) -> impl Iterator<Item = String> {
     NAMESPACES.into_iter().filter_map(move |kind| {
         let its = fs::read_link(format!("/proc/{pid}/ns/{kind}")).ok()?;
@@ -54,7 +54,7 @@ fn namespaces_of(pid: u32) -> impl Iterator<Item = String> {
     })
 }
 
-/// Launchers of this instance. One whose daemon is gone should be too.
+/// Launchers of this instance. One whose daemon is gone should be gone too.
 pub fn launchers(instance: &str, daemon: Option<u32>) -> io::Result<Vec<Found>> {
     let mut found = Vec::new();
     for name in names(Path::new("/proc"))? {

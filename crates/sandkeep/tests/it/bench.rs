@@ -1,4 +1,4 @@
-//! The benchmark runs and reports; what it measures is no test.
+//! The benchmark runs and reports; its figures are not tested.
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
-//! A real browser visits pages of a sandbox, as the user who runs the daemon, whose every request the
-//! API would obey. What the pages of an attacker do must come to nothing.
+//! A real browser visits pages of a sandbox, as the user who runs the daemon, whose every request the API would obey.
+//! Everything that an attacker's pages try must fail.
 
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;

@@ -1,5 +1,5 @@
-//! Builds: a file says how a template differs from another, and a sandbox of it is what the file says, on each
-//! storage. What was built before is not built again; what fails leaves nothing, and nobody sees how it is done.
+//! Builds: a sandbox of the template matches the build file, on each storage. Cached steps are not repeated; a failed
+//! build leaves nothing, and builds are invisible to others.
 
 mod base;
 mod copies;

@@ -1,5 +1,4 @@
-//! The commands against a daemon that answers what the test tells it to: what they send, and what they
-//! make of the answers.
+//! The commands against a daemon with scripted answers: their requests, and how they interpret the answers.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! The daemon, the launcher or a guest dies, or files of the data directory are lost or spoilt.
+//! The daemon, the launcher or a guest dies, or files of the data directory are lost or damaged.
 
 use std::fs;
 

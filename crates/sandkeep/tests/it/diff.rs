@@ -1,4 +1,4 @@
-//! What changed in a sandbox, told, brought home and undone, on each storage.
+//! Diffs of a sandbox: shown, applied locally and reverted, on each storage.
 
 #[cfg(feature = "failpoints")]
 mod killed;

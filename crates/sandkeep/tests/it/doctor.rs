@@ -1,4 +1,4 @@
-//! `sandkeep doctor`: whether the runtimes of this machine isolate, and what follows if one does not.
+//! `sandkeep doctor`: whether the runtimes of this machine isolate, and the consequences if one does not.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -96,7 +96,7 @@ fn everything_holds_on_every_other_runtime_that_works_here() {
     }
 }
 
-/// With one user id, and without control groups or quotas: what cannot be limited does not apply, all else holds.
+/// With one user id, and without cgroups or quotas: tests of missing limits do not apply, all others hold.
 fn everything_holds_without_root_on(runtime: &str) {
     let doctor = Doctor::new();
     let program = doctor.tmp.path().join("sandkeep");

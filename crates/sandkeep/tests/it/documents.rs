@@ -1,5 +1,5 @@
-//! The commands in README and the guides, run as a reader would: all `sh` blocks of a document in one shell, in order,
-//! against a daemon of its own. Blocks marked `sh norun` need something that a test machine does not have.
+//! The commands in README and the guides, run like a reader would: all `sh` blocks of a document in one shell, in
+//! order, against a daemon of its own. Blocks marked `sh norun` need something that a test machine does not have.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,7 +10,7 @@ use crate::support::{Daemon, Ran, obstacle, top};
 
 const GUIDES: &str = "docs/guides";
 
-/// More would mean that the documents promise what no test keeps.
+/// More would mean that the documents make promises that no test checks.
 const NOT_RUN_MAX: usize = 6;
 
 /// The contents of the code blocks whose fence says exactly this.

@@ -1,4 +1,4 @@
-//! The log of events tells every acknowledged outcome once, whatever happens to the daemon.
+//! The event log has every acknowledged outcome once, whatever happens to the daemon.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};

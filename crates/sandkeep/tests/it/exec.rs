@@ -1,4 +1,4 @@
-//! Commands: what goes in comes out, and every one ends as exactly one thing.
+//! Commands: input reaches them, output comes back, and every one has exactly one outcome.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! The daemon is killed at every named point of every verb, and started again. Nothing acknowledged is
-//! lost, what was half done is whole or gone, and nothing is left over.
+//! The daemon is killed at every failpoint of every verb, and restarted. Nothing acknowledged is lost, interrupted
+//! operations are completed or undone, and nothing is left over.
 
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
@@ -56,7 +56,7 @@ impl Verb {
         })
     }
 
-    /// The sandbox that the verb is for, with a file in it; `create` makes its own.
+    /// The verb's sandbox, with a file in it; `create` makes its own.
     fn prepare(self, daemon: &Daemon) -> Option<String> {
         if self == Self::Create {
             return None;
@@ -71,7 +71,7 @@ impl Verb {
         Some(id)
     }
 
-    /// Asks for it. The daemon dies of it, before or after its answer.
+    /// Sends the request. The daemon dies during it, before or after its answer.
     fn request(
         self,
         daemon: &Daemon,
@@ -103,8 +103,7 @@ fn named() -> Value {
     json!({ "name": "old", "slot": "shared", "labels": { "a": "old" } })
 }
 
-/// Under a key, which makes it the same create whenever it is repeated; with a repository, so that there is
-/// something to do before and after the launch.
+/// With a key, which makes it idempotent; with a repository, so that there is work before and after the launch.
 fn create_once(daemon: &Daemon, key: &str) -> std::io::Result<(u16, Value)> {
     let mut spec = named();
     spec["source"] = json!({ "git": repository(&daemon.data_dir()) });
@@ -120,7 +119,7 @@ fn repository(data_dir: &std::path::Path) -> String {
     format!("file://{}", path.display())
 }
 
-/// A sandbox that has nothing to do with it, and must not notice.
+/// An unrelated sandbox, which must not be affected.
 struct Witness {
     id: String,
     process: String,
@@ -167,7 +166,7 @@ fn survives_every_failpoint(verb: Verb) {
     }
 }
 
-/// Every sandbox that was made and every exec that ended is told once, and every other sandbox is gone.
+/// Every created sandbox and every ended exec is published once, and every other sandbox is gone.
 fn assert_told_once(daemon: &Daemon, witness: &Witness, point: &str) {
     let events = sandkeep_broker::recorded_events(&daemon.data_dir()).expect("a readable log");
     let (mut there, mut ended) = (BTreeSet::new(), BTreeSet::new());
@@ -283,7 +282,7 @@ fn assert_whole_or_gone(
     }
 }
 
-/// What the killed daemon began has an end that is true, and all of its output if it ran.
+/// An exec of the killed daemon has a correct end, and all of its output if it ran.
 fn assert_exec_ended_once(daemon: &Daemon, id: &str, point: &str) {
     let list = format!("/api/v1/sandboxes/{id}/execs");
     let tried = |view: &&Value| view["argv"][2] == "echo out; sync; exit 3";
@@ -330,7 +329,7 @@ fn every_failpoint_belongs_to_a_verb_that_is_tried() {
     let elsewhere = elsewhere.chain(crate::diff::killed_at()).chain(crate::builds::killed_at());
     let tried: Vec<&str> =
         Verb::ALL.iter().flat_map(|verb| verb.points()).chain(elsewhere).collect();
-    // Those of a storage are tried with the storage alone.
+    // Those of a storage are tested with the storage alone.
     let of_storage =
         |point: &&&str| ["btrfs.", "local.", "zfs."].iter().any(|s| point.starts_with(s));
     for point in ALL.iter().filter(|point| !of_storage(point)) {

@@ -1,5 +1,5 @@
-//! The files of a sandbox, through the real daemon: what is read, written, listed, changed and watched there, by the
-//! rights of its user, and nothing of the host's.
+//! The files of a sandbox, through the real daemon: read, written, listed, changed and watched with the rights of its
+//! user, without access to the host's.
 
 mod archives;
 mod copying;

@@ -1,6 +1,5 @@
-//! The host's own device nodes stay root's, whichever tool makes a sandbox. Some of them give what they find on
-//! their stdin and stdout to the sandbox's user (crun) or to nobody (runsc), and that must never be the host's
-//! null device.
+//! The host's own device nodes stay root's, whichever tool creates a sandbox. Some tools change the owner of their
+//! stdin and stdout to the sandbox's user (crun) or to nobody (runsc), and that must never be the host's null device.
 
 use std::os::unix::fs::MetadataExt;
 

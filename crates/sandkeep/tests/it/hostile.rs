@@ -1,4 +1,4 @@
-//! What one tenant, or code in one sandbox, does to take the daemon from the others.
+//! Attempts of one tenant, or of code in one sandbox, to deny the daemon to others.
 
 mod accounts;
 mod edges;

@@ -1,4 +1,4 @@
-//! A create that is repeated under its key is made once, whatever happens to the daemon.
+//! A create that is repeated under its key is executed once, whatever happens to the daemon.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! The MCP Inspector's command line, a client that is not the official library's Python: one process for each call,
-//! over both transports.
+//! The MCP Inspector's command line, a client independent of the official Python library: one process per call, over
+//! both transports.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! Attempts to get out, or only to look out. Each is made by all who can be inside: the default user,
-//! root, and root of a sandbox that was given privileges of its own.
+//! Attempts to escape, or to look outside. Each is made by all possible users: the default user, root, and root of a
+//! privileged sandbox.
 
 use std::fs;
 use std::os::unix::net::UnixListener;

@@ -1,4 +1,4 @@
-//! What an exec said is kept: for its client, for others, for later, and through crashes.
+//! The output of an exec is kept: for its client, for others, for later, and through crashes.
 
 use std::fs;
 

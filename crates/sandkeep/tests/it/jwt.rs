@@ -1,5 +1,5 @@
-//! Tokens of an issuer that listens on loopback: what is signed as it should be comes in, whatever else
-//! does not; and when the issuer cannot be asked, nobody does.
+//! Tokens of an issuer on loopback: correctly signed ones are accepted, all others are not; and if the issuer is
+//! unreachable, none is.
 
 mod issuer;
 

@@ -1,5 +1,5 @@
-//! API keys: the first one closes the door for good, each opens what its scopes say, and a revoked one
-//! opens nothing any more, on connections and streams that were open before too.
+//! API keys: the first one switches to keys mode permanently, each grants its scopes, and a revoked one grants nothing
+//! any more, even on existing connections and streams.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

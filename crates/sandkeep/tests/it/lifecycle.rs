@@ -1,4 +1,4 @@
-//! Create, look, stop, start, destroy.
+//! Create, get, stop, start, destroy.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Bombs. Each hurts only the sandbox it goes off in, and is reported as what it was.
+//! Bombs. Each affects only its own sandbox, and is reported as what it was.
 
 use std::fs;
 use std::path::{Path, PathBuf};

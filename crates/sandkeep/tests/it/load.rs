@@ -1,5 +1,5 @@
-//! Many tenants, all verbs, and a daemon that is killed in the middle: nobody sees what is another's, nothing
-//! that was acknowledged is lost, nothing is left over, and memory stays flat.
+//! Many tenants, all verbs, and a daemon that is killed in between: nobody sees another's data, nothing acknowledged is
+//! lost, nothing is left over, and memory stays constant.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::skip_if;
 use crate::support::{Daemon, Patience, Setup, obstacle, until};
 
 const TENANTS: usize = 8;
-/// What a daemon may grow by between two looks at the same load: allocators keep what they had once.
+/// Allowed growth of a daemon's memory between two measurements of the same load: allocators keep freed memory.
 const GROWTH_MAX_KB: u64 = 48 * 1024;
 
 #[test]
@@ -84,7 +84,7 @@ fn killed_after(daemon: &mut Daemon, tenants: &[Tenant], requests: usize) {
     daemon.wait_for_end();
 }
 
-/// What a tenant knows of one of its sandboxes.
+/// A tenant's knowledge of one of its sandboxes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     /// It is there, and its file holds at least this number: that write was acknowledged.
@@ -95,10 +95,10 @@ enum Known {
     Gone,
 }
 
-/// Who was told of which sandbox: where a tenant finds doors that are not its own.
+/// Sandboxes by owner: where a tenant finds ids that are not its own.
 type Street = Arc<Mutex<Vec<(String, String)>>>;
 
-/// One who owns sandboxes, and remembers what it was told of them.
+/// An owner of sandboxes, who remembers the acknowledgements.
 struct Tenant {
     name: String,
     /// What it says to be let in.

@@ -1,5 +1,5 @@
-//! Tests against the real daemon process, on real namespaces, cgroups and filesystems. One binary, so
-//! that it links once; one module per promise.
+//! Tests against the real daemon process, on real namespaces, cgroups and file systems. One binary, so that it links
+//! once; one module per promise.
 
 mod audit;
 mod bench;

@@ -1,5 +1,5 @@
-//! The Model Context Protocol, spoken by its official client in a process of its own (`tests/mcp/client.py`), over
-//! both transports.
+//! The Model Context Protocol with its official client in a separate process (`tests/mcp/client.py`), over both
+//! transports.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

@@ -1,5 +1,5 @@
-//! Limits of a single command, within those of its sandbox: the kernel holds them, they end what passes them alone, and
-//! nothing is left of them.
+//! Limits of a single command, within those of its sandbox: the kernel enforces them, exceeding one ends only that
+//! command, and nothing is left of them.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Many at once.
+//! Many concurrent requests.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -93,8 +93,8 @@ fn soak_kill_9_under_load_loses_and_leaks_nothing() {
     kill_9_under_load(250);
 }
 
-/// Kills the daemon at any moment while many clients use it, many times over. The moments come from
-/// what the clients have reached, so that they fall differently in every round.
+/// Kills the daemon at arbitrary moments while many clients use it, many times. The moments depend on the clients'
+/// progress, so that they differ in every round.
 fn kill_9_under_load(rounds: usize) {
     let mut daemon = daemon!();
     for round in 0..rounds {
@@ -116,7 +116,7 @@ fn kill_9_under_load(rounds: usize) {
     }
 }
 
-/// What clients were told, and what they asked for.
+/// The clients' requests and acknowledgements.
 #[derive(Default)]
 struct Book {
     created: Mutex<BTreeSet<String>>,

@@ -1,4 +1,4 @@
-//! Sandboxes that stand still.
+//! Paused sandboxes.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! Servers inside are reached from outside: by a host name, by a path, by a raw socket, by a signed URL.
-//! None of the sandboxes here has a network.
+//! Servers inside are reachable from outside: by a host name, by a path, by a raw socket, by a signed URL. None of the
+//! sandboxes here has a network.
 
 mod hosts;
 pub mod keyed;

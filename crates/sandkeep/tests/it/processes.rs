@@ -1,5 +1,5 @@
-//! Processes: what is started stays, says when it is ready, and how it ended is known for as long as its
-//! sandbox is there.
+//! Processes: they keep running, report when they are ready, and their outcome is known as long as their sandbox
+//! exists.
 
 use serde_json::{Value, json};
 

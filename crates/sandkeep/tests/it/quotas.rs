@@ -1,4 +1,4 @@
-//! How much a caller may have and do, pages of a list, profiles, and what a sandbox uses.
+//! Quotas and rate limits of a caller, pages of a list, profiles, and resource usage.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! Pulling images: from Debian's registry with images that skopeo pushed, and from fakes that do what no
-//! good registry does. Everything is on loopback.
+//! Pulling images: from Debian's registry with images pushed by skopeo, and from fake registries that misbehave.
+//! Everything is on loopback.
 
 pub mod fake;
 pub mod images;

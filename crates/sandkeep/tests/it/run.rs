@@ -1,4 +1,4 @@
-//! `sandkeep run`: no daemon, a throwaway sandbox, nothing left behind.
+//! `sandkeep run`: no daemon, a temporary sandbox, nothing left behind.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,5 @@
-//! Schemathesis against the daemon: whatever it makes of `/openapi.json`, valid or not, no answer is a fault
-//! of ours and none is undocumented.
+//! Schemathesis against the daemon: for every request derived from `/openapi.json`, valid or not, the answer is
+//! documented and not an internal error.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,5 +1,4 @@
-//! Persistent shells through the API. What each shell does with each command is in the tests of the
-//! guest; here is what the daemon adds.
+//! Persistent shells through the API. The guest's tests cover each shell's behaviour; these cover what the daemon adds.
 
 use sandkeep_bench::http::Connection;
 use serde_json::{Value, json};

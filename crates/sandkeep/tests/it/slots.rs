@@ -1,4 +1,4 @@
-//! Slots and ensure, on real sandboxes: a name leads to one sandbox, and that one is well.
+//! Slots and ensure, on real sandboxes: a name refers to one sandbox, and that one is healthy.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Starting: what can go wrong is one clear line and a documented exit code.
+//! Starting: every failure is one clear line and a documented exit code.
 
 use std::fs;
 use std::net::TcpListener;

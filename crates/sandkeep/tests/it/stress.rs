@@ -1,4 +1,4 @@
-//! Many execs with much to say, and a daemon that is killed in the middle of it.
+//! Many execs with much output, and a daemon that is killed in the middle of it.
 
 use ring::digest::{Context, SHA256};
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! What the tests stand on: a daemon of one's own, requests to it, bounded waits, and a look at the
-//! host that does not trust the daemon's own.
+//! Common parts of the tests: a separate daemon, requests to it, bounded waits, and inspection of the host independent
+//! of the daemon.
 
 mod cli;
 mod daemon;
@@ -57,7 +57,7 @@ macro_rules! skip_if {
     };
 }
 
-/// A daemon of one's own, or a skip.
+/// A separate daemon, or a skip.
 #[macro_export]
 macro_rules! daemon {
     () => {{

@@ -1,5 +1,4 @@
-//! System calls that have no business in a sandbox, tried raw: what a library refuses to do proves
-//! nothing about what the kernel would have done.
+//! System calls that a sandbox does not need, made directly: a refusal by a library proves nothing about the kernel.
 
 use serde_json::json;
 
@@ -119,8 +118,7 @@ fn a_descriptor_of_pid_1_cannot_be_stolen() {
     }
 }
 
-/// The 32-bit entry has other numbers for everything; a filter on the 64-bit ones must not be passed
-/// by it.
+/// The 32-bit entry has other numbers; it must not bypass a filter on the 64-bit ones.
 #[test]
 fn the_32_bit_entry_is_closed() {
     let daemon = daemon!();

@@ -1,5 +1,6 @@
-//! Templates: images become sandboxes, and sandboxes templates, on each storage. What an image says of its
-//! users, directories, variables and commands holds; what is in use stays, what is another's is not there.
+//! Templates: images become sandboxes, and sandboxes templates, on each storage. An image's settings for users,
+//! directories, variables and commands apply; a template in use cannot be removed, and other owners' templates are
+//! invisible.
 
 mod claims;
 pub mod images;

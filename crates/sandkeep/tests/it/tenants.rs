@@ -1,6 +1,5 @@
-//! Every operation that the daemon describes, tried by those who should not: without a credential, with
-//! a wrong one, as another tenant, and with less than it takes. A new operation is covered by being
-//! described.
+//! Every operation in the daemon's description, tried without permission: without a credential, with a wrong one, as
+//! another tenant, and without the required scope. A new operation is covered by being described.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,4 @@
-//! Terminals, seen from a real one: the binary runs in a pseudo-terminal that the test types into, resizes
-//! and looks at.
+//! Terminals, seen from a real one: the binary runs in a pseudo-terminal that the test types into, resizes and reads.
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -1,5 +1,5 @@
-//! Sandboxes in time, on each storage: snapshots, turns, rollback, forks, and what happened. Every file is as it was
-//! at the moment, nothing that was kept is lost, and nothing else is touched.
+//! Sandboxes in time, on each storage: snapshots, turns, rollback, forks, and the log. Every file is as it was at that
+//! moment, nothing kept is lost, and nothing else is changed.
 
 #[cfg(feature = "failpoints")]
 mod killed;
@@ -102,7 +102,7 @@ fn a_rollback_brings_every_file_back_and_keeps_all_else(ground: &Ground) {
     assert_eq!(sum(&daemon, &id), second);
 }
 
-/// Paused processes cannot outlive it, so what was paused runs; what was stopped was so on purpose.
+/// Paused processes cannot survive it, so a paused sandbox runs afterwards; a stopped one was stopped on purpose.
 fn a_rollback_leads_to_a_running_sandbox_unless_it_was_stopped(ground: &Ground) {
     let daemon = Daemon::start_with(&ground.setup());
     let id = daemon.create();

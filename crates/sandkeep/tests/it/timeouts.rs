@@ -1,4 +1,4 @@
-//! Sandboxes end when their time is over, under the daemon that made them or a later one.
+//! Sandboxes end at their timeout, under the daemon that created them or a later one.
 
 use serde_json::{Value, json};
 

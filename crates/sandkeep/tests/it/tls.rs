@@ -1,5 +1,5 @@
-//! TLS: from files, or with a certificate of the daemon's own making. What is not TLS, or never becomes
-//! it, holds nobody up.
+//! TLS: from files, or with a self-signed certificate. Connections that are not TLS, or never finish the handshake,
+//! delay nobody.
 
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream};

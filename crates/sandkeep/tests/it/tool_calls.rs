@@ -1,4 +1,4 @@
-//! Tools for agents, through the real daemon: what they answer, how they refuse, and that a call is made once.
+//! Tools for agents, through the real daemon: answers, refusals, and that a call with an id is executed once.
 
 mod bare;
 mod git;

@@ -1,5 +1,5 @@
-//! Sandboxes that foreign tools make (bwrap, crun, runc), through the real daemon: nothing about them is
-//! different, not even after the daemon was killed.
+//! Sandboxes created by external tools (bwrap, crun, runc), through the real daemon: they behave like all others, even
+//! after the daemon was killed.
 
 use std::process::Command;
 

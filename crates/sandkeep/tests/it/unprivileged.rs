@@ -1,4 +1,4 @@
-//! Without root: `run` and `serve` of an ordinary user, and what having one id and no control groups means.
+//! Without root: `run` and `serve` of an ordinary user, and the consequences of one id and no cgroups.
 
 use std::fs;
 use std::io::{BufRead, BufReader};

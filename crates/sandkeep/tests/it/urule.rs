@@ -1,4 +1,4 @@
-//! Urule's door before real sandboxes.
+//! Urule's door with real sandboxes.
 
 use serde_json::{Value, json};
 

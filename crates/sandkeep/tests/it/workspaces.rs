@@ -1,5 +1,5 @@
-//! Workspaces: what a sandbox is made with on top of its template, from a directory, a repository or an upload,
-//! on each storage. The host's own files never change, and what cannot be had is said before anything is made.
+//! Workspaces: from a directory, a repository or an upload, on each storage. The host's own files never change, and an
+//! unavailable source is an error before anything is created.
 
 mod cloned;
 mod refused;

@@ -1,4 +1,4 @@
-//! A daemon whose volumes are datasets of a real pool, on a filesystem that cannot be id-mapped.
+//! A daemon whose volumes are datasets of a real pool, on a file system that cannot be id-mapped.
 
 use serde_json::json;
 

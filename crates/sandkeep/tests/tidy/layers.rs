@@ -1,9 +1,10 @@
-//! Which room may name which. Paths are read from `use` trees and from the code alike.
+//! Layering: which module may use which. Paths are read from `use` trees and from the code.
 
 use crate::rules::{Violation, is_test};
 use crate::source::{Source, Token};
 
-/// Which crates of ours a crate may depend on, beside `core`, which all may. What is not listed may know none.
+/// Which of our crates a crate may depend on, besides `core`, which all may. A crate that is not listed may depend on
+/// none.
 const BELOW: &[(&str, &[&str])] = &[
     ("audit", &["home"]),
     ("sys", &["embedded"]),
@@ -48,7 +49,7 @@ const BELOW: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What assembles all the others.
+/// The crate that assembles all others.
 const PROGRAM: &str = "sandkeep";
 
 /// Holds the `[dependencies]` of each manifest to [`BELOW`]; those of tests are free.
@@ -68,8 +69,8 @@ pub fn crates_know_only_those_below_them(manifests: &[(String, String)]) -> Vec<
     found
 }
 
-/// A crate or a room of one (whose rules then stand alone), what it must not name although it may depend on it, and
-/// the few things of those that it may.
+/// A crate, or a module of one (whose rules then apply alone), the paths that it must not use although it may depend on
+/// their crates, and exceptions.
 struct Layer {
     room: &'static str,
     forbidden: &'static [&'static str],

@@ -1,5 +1,5 @@
-//! The tidy test: the rules of the house that can be read off the source text. Every rule is a pure
-//! function over a file, and each has a test of its own that shows it refusing a bad sample.
+//! The tidy test: rules that can be checked in the source text. Every rule is a pure function over a file, and each has
+//! a test that shows it refusing a bad sample.
 
 mod layers;
 mod promises;

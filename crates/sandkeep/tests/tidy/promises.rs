@@ -1,4 +1,4 @@
-//! Rules over several files: what the documents and lists promise is what the code has.
+//! Rules over several files: the promises of documents and lists match the code.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ fn differences(
     only_listed.chain(only_used).collect()
 }
 
-/// `failpoint::ALL` against the `failpoint!("…")`s of the code.
+/// `failpoint::ALL` compared with the `failpoint!("…")`s of the code.
 pub fn failpoints_are_listed(list: &Source, sources: &[Source]) -> Vec<String> {
     let is_name = |text: &&String| {
         text.split_once('.').is_some_and(|(verb, place)| is_snake(verb) && is_snake(place))
@@ -43,7 +43,7 @@ fn is_snake(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
 }
 
-/// Every public command of the CLI, as it is typed, must be in the text as `sandkeep <command>`.
+/// Every public command of the CLI must be in the text as `sandkeep <command>`.
 pub fn commands_are_documented(sources: &[Source], document: &str) -> Vec<String> {
     let commands: Vec<String> = sources.iter().flat_map(subcommands).collect();
     if commands.is_empty() {
@@ -58,7 +58,7 @@ pub fn commands_are_documented(sources: &[Source], document: &str) -> Vec<String
         .collect()
 }
 
-/// The variants of enums that derive `Subcommand`, less the hidden ones, in kebab case.
+/// The variants of enums that derive `Subcommand`, without hidden ones, in kebab case.
 fn subcommands(source: &Source) -> Vec<String> {
     if is_test(source) {
         return Vec::new();
@@ -76,7 +76,7 @@ fn subcommands(source: &Source) -> Vec<String> {
     variants(&tokens[derive + open..]).into_iter().map(typed).collect()
 }
 
-/// Commands of a command stand in the file that is named after it.
+/// The command that a file of subcommands is named after.
 fn parent_command(source: &Source) -> String {
     match source.path.split_once("/cli/").and_then(|(_, file)| file.strip_suffix(".rs")) {
         Some(name) => format!("{name} "),
@@ -88,7 +88,7 @@ fn in_use(source: &Source, token: &Token<'_>) -> bool {
     source.code.lines().nth(token.line - 1).is_some_and(|line| line.trim().starts_with("use "))
 }
 
-/// The names at the first level of a braced enum, except those with an attribute that says `hide`.
+/// The names at the first level of a braced enum, except those with a `hide` attribute.
 fn variants(tokens: &[Token<'_>]) -> Vec<String> {
     let mut names = Vec::new();
     let (mut depth, mut hidden, mut expects_name) = (0usize, false, true);
@@ -122,7 +122,7 @@ fn kebab(name: &str) -> String {
     out
 }
 
-/// Relative links of a Markdown text whose target is not there.
+/// Relative links of a Markdown text whose target does not exist.
 pub fn links_lead_somewhere(document: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {
     let targets = document.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     targets
@@ -132,11 +132,11 @@ pub fn links_lead_somewhere(document: &str, exists: impl Fn(&str) -> bool) -> Ve
         .collect()
 }
 
-/// What only the fuzzers have.
+/// Packages that only the fuzzers use.
 const OF_FUZZING: [&str; 3] = ["arbitrary", "libfuzzer-sys", "sandkeep-fuzz"];
 
-/// The fuzzers' own lock file against that of the product, and against the manifests of its crates: they try the
-/// versions that ship, and cargo does not have to make up for what the file lacks.
+/// Compares the fuzzers' own lock file with the product's, and with the manifests of its crates: fuzzers must test the
+/// shipped versions, and cargo must not have to complete the file.
 pub fn fuzzers_try_what_ships(shipped: &str, tried: &str, manifests: &[String]) -> Vec<String> {
     let (shipped, tried) = (locked(shipped), locked(tried));
     let mut found: Vec<String> = tried
@@ -152,12 +152,12 @@ pub fn fuzzers_try_what_ships(shipped: &str, tried: &str, manifests: &[String]) 
             .filter(|((package, _), _)| *package == name)
             .flat_map(|(_, needs)| needs)
             .collect();
-        // Not all of ours are tried.
+        // Not all of our crates are fuzzed.
         if !tried.keys().any(|(package, _)| *package == name) {
             continue;
         }
         let needs = manifest.get("dependencies").and_then(toml::Value::as_table);
-        // What only a feature brings may be left out.
+        // Optional dependencies may be left out.
         let is_optional = |need: &toml::Value| need.get("optional").is_some();
         let needs = needs.into_iter().flatten().filter(|(_, need)| !is_optional(need));
         let lacks = needs.map(|(need, _)| need).filter(|need| !has.contains(need));
@@ -171,7 +171,7 @@ pub fn fuzzers_try_what_ships(shipped: &str, tried: &str, manifests: &[String]) 
     found
 }
 
-/// Every package of a lock file by its name and version, and the names of what it needs.
+/// Every package of a lock file by its name and version, and the names of its dependencies.
 fn locked(lock: &str) -> BTreeMap<(String, String), BTreeSet<String>> {
     let lock: toml::Table = lock.parse().expect("a lock file");
     let packages = lock["package"].as_array().expect("packages").iter();
@@ -179,7 +179,7 @@ fn locked(lock: &str) -> BTreeMap<(String, String), BTreeSet<String>> {
         .map(|package| {
             let needs = package.get("dependencies").and_then(toml::Value::as_array);
             let needs = needs.into_iter().flatten().filter_map(toml::Value::as_str);
-            // Where there are two of a name, the version follows it.
+            // If a name occurs twice, the version follows it.
             let names = needs.filter_map(|need| need.split(' ').next()).map(str::to_owned);
             ((word(package, "name"), word(package, "version")), names.collect())
         })

@@ -1,6 +1,6 @@
-//! What people read: short where it must be, and without the phrases that make a reader start the sentence again.
+//! Documents for people: of limited length, and without phrases that make a reader start the sentence again.
 
-/// The most bytes of a document, by its path.
+/// Maximum size of a document in bytes, by path.
 const SIZES: &[(&str, usize)] =
     &[("README.md", 9 * 1024), ("docs/architecture/overview.md", 12 * 1024)];
 
@@ -33,7 +33,7 @@ pub fn problems(path: &str, text: &str) -> Vec<String> {
     too_long.into_iter().chain(phrases).chain(relatives).collect()
 }
 
-/// Running text: paragraphs, items of lists and cells of tables, without headings and code.
+/// Running text: paragraphs, list items and table cells, without headings and code.
 fn paragraphs(text: &str) -> Vec<String> {
     let mut found = vec![String::new()];
     let mut code = false;
@@ -55,11 +55,11 @@ fn paragraphs(text: &str) -> Vec<String> {
     found
 }
 
-/// Sentences that begin with "What" or "Who" and are no questions.
+/// Sentences that start with "What" or "Who" and are not questions.
 fn free_relatives(paragraph: &str) -> Vec<String> {
     let sentences = paragraph.split_inclusive(". ").map(str::trim);
     let begins = |sentence: &&str| ["What ", "Who "].iter().any(|word| sentence.starts_with(word));
-    // A few words without a verb after them are a title, as in a cell of a table.
+    // A few words without a verb are a title, as in a table cell.
     let is_sentence = |sentence: &&str| sentence.ends_with('.') && !sentence.contains('?');
     sentences.filter(begins).filter(is_sentence).map(str::to_owned).collect()
 }

@@ -1,8 +1,8 @@
-//! The rules that need only one file: names, words, lengths, waits and queues.
+//! Rules about a single file: names, words, lengths, waits and queues.
 
 use crate::source::{Source, Token};
 
-/// A breach of a rule: where, and what to do about it.
+/// A violation of a rule: its location, and what to do about it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Violation {
     pub path: String,
@@ -152,7 +152,7 @@ pub fn is_test(source: &Source) -> bool {
         || stem_is("build")
 }
 
-/// How many lines at the end of the file are its `#[cfg(test)] mod … { … }`. Test modules stand last.
+/// How many lines at the end of the file are its `#[cfg(test)] mod … { … }`. Test modules come last.
 fn test_lines(source: &Source) -> usize {
     let lines: Vec<&str> = source.code.lines().collect();
     let starts_tests = |at: &usize| {
@@ -165,7 +165,7 @@ fn test_lines(source: &Source) -> usize {
     (0..lines.len()).find(starts_tests).map_or(0, |at| lines.len() - at)
 }
 
-/// Asks `rule` at every token, with all that follow it.
+/// Applies `rule` at every token, with all tokens after it.
 fn each(source: &Source, rule: impl Fn(&[Token<'_>]) -> Option<String>) -> Vec<Violation> {
     let tokens = source.tokens();
     (0..tokens.len())

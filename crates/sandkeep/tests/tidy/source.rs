@@ -1,5 +1,5 @@
-//! A Rust file, taken apart just far enough for the rules: code without comments and string
-//! contents, and comments without code. Line numbers stay those of the file.
+//! A Rust file, split as far as the rules need: code without comments and string contents, and comments without code.
+//! Line numbers stay those of the file.
 
 /// One file of the repository.
 pub struct Source {
@@ -14,7 +14,7 @@ pub struct Source {
     pub strings: Vec<String>,
 }
 
-/// One word or mark of the code, and the line it is on.
+/// One word or symbol of the code, and its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token<'a> {
     pub text: &'a str,
@@ -70,7 +70,7 @@ fn token_len(rest: &str) -> usize {
     }
 }
 
-/// Says of every character what it belongs to. Quotes count as code, what is between them not.
+/// Classifies every character. Quotes count as code, their content does not.
 fn classify(text: &str) -> Vec<Part> {
     let chars: Vec<char> = text.chars().collect();
     let mut parts = Vec::with_capacity(chars.len());
@@ -94,7 +94,7 @@ fn mark_literal(literal: &[char], parts: &mut Vec<Part>) {
     }));
 }
 
-/// The length of what starts here, and what it is.
+/// The length and the kind of the span that starts here.
 fn span(rest: &[char], before: Option<char>) -> (usize, Part) {
     let in_word = before.is_some_and(|c| c.is_alphanumeric() || c == '_');
     match rest {

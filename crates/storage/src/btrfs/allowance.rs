@@ -1,20 +1,20 @@
 //! The limit of a tree whose volume has snapshots.
 //!
-//! What is written is charged to the volume until nothing refers to it any more, so what only snapshots still have would
-//! count against the limit of the tree. Therefore the limit of the volume's own group is what was asked for *and* what
-//! is charged to it and stays so whatever the tree lets go of: what its snapshots have. That is known when a
-//! snapshot is made, because then all is in it, and stays the same until a snapshot is made or removed: writing and
-//! removing files changes what is charged and what the tree alone has by the same amount.
+//! Written data is charged to the volume until nothing refers to it any more, so data that only snapshots still have
+//! would count against the tree's limit. Therefore the limit of the volume's own group is the requested limit *plus*
+//! the data that stays charged whatever the tree deletes: that of its snapshots. This amount is known when a snapshot
+//! is taken, because then the snapshot contains everything, and it stays the same until a snapshot is taken or removed:
+//! writing and removing files changes the charged amount and the tree's exclusive data equally.
 //!
-//! So a tree can write anew all that is in a snapshot, at once. It could also keep both, and hold more than
-//! was asked for: as much more as it shares with its snapshots. Whether it does only a look at all that it
-//! refers to can tell ([`holding`]). That takes a step for each file, so it is done only if what is charged would
-//! allow it, by [`tend`](Btrfs::tend_volume); and a tree that holds too much can write no more until it holds less.
+//! So a tree can immediately rewrite everything that is in a snapshot. It could also keep both, and hold more than its
+//! limit: by as much as it shares with its snapshots. Whether it does can only be determined by scanning everything
+//! that it refers to ([`holding`]). That takes a step per file, so [`tend`](Btrfs::tend_volume) does it only if the
+//! charged amount would allow it; and a tree over its limit can write no more until it is below.
 //!
-//! A clone begins strictly: what it got counts, and leaves no room to write it anew. The first look gives that. One of
-//! a full tree can write a little all the same, or it could be given no identity and not be started.
+//! A clone starts strictly: its inherited data counts, without room for rewriting it. The first scan adds that room.
+//! The clone of a full tree still gets a little room, because otherwise it could not be given an identity and started.
 //!
-//! What is known here is forgotten with the daemon; the next one looks again where it has to.
+//! This in-memory state is lost with the daemon; the next one scans again where necessary.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
@@ -34,22 +34,22 @@ use sandkeep_sys::btrfs::{
 };
 use sandkeep_tree::untrusted;
 
-/// A limit that is off by less is left as it is.
+/// A limit that is off by less is not corrected.
 const CLOSE_ENOUGH_BYTES: u64 = 64 * 1024;
 
-/// What is known of the subvolumes that are volumes.
+/// In-memory state of the subvolumes that are volumes.
 #[derive(Default)]
 pub(super) struct Allowances(Mutex<HashMap<SubvolumeId, Known>>);
 
 #[derive(Clone, Default)]
 struct Known {
-    /// Counts what happens to its snapshots: what was found before such a change is not what is so after.
+    /// Counts changes of its snapshots: a scan from before such a change is outdated.
     changes: u64,
     look: Option<Look>,
     newest: Option<Newest>,
 }
 
-/// What a tree held when somebody looked.
+/// The result of scanning a tree.
 #[derive(Clone, Copy, Debug)]
 struct Look {
     held: u64,
@@ -57,32 +57,32 @@ struct Look {
     at: Instant,
 }
 
-/// A snapshot since which there was no other.
+/// The newest snapshot.
 #[derive(Clone)]
 struct Newest {
     snapshot: SnapshotId,
-    /// What was charged to the volume when it was made, all of which is in it.
+    /// The volume's charged amount when it was taken; the snapshot contains all of it.
     charged: u64,
     limit_before: u64,
 }
 
 impl Allowances {
-    /// Held for a look, an assignment, or while one limit is set.
+    /// The lock is held for one read or assignment, or while one limit is set.
     fn known(&self) -> MutexGuard<'_, HashMap<SubvolumeId, Known>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What is charged to a volume, and what may be.
+/// The charged amount of a volume, and its limits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Charge {
     volume: Subvolume,
-    /// The limit of the tree that was asked for.
+    /// The requested limit of the tree.
     asked: u64,
-    /// What the tree had when it began, which is charged to others.
+    /// The tree's initial data, which is charged to other subvolumes.
     began: u64,
     charged: u64,
-    /// The limit of what is charged.
+    /// The limit of the charged amount.
     limit: u64,
 }
 
@@ -91,23 +91,23 @@ impl Charge {
         self.asked < UNLIMITED
     }
 
-    /// The limit of the tree as it was asked for.
+    /// The requested limit of the tree.
     pub(super) fn told_limit(&self) -> Option<u64> {
         self.is_limited().then_some(self.asked)
     }
 
-    /// What the tree holds at most.
+    /// The maximum that the tree can hold.
     fn most(&self) -> u64 {
         self.charged.saturating_add(self.began)
     }
 
-    /// The same by what is known of it: since the look it can have got no more than was charged.
+    /// The same, using a scan: since then it can have grown by no more than was charged.
     fn estimate(&self, look: Option<Look>) -> u64 {
         let since = |look: Look| look.held + self.charged.saturating_sub(look.charged);
         look.map_or(self.most(), |look| since(look).min(self.most()))
     }
 
-    /// Whether the tree may hold too much, or be kept from writing anew what it has.
+    /// Whether the tree may be over its limit, or unable to rewrite its own data.
     fn needs_look(&self, look: Option<Look>) -> bool {
         let may_be_over = self.most() > self.asked;
         match look {
@@ -116,7 +116,7 @@ impl Charge {
                 let aged = look.at.elapsed() >= limits::TREE_LOOK_AGAIN;
                 look.held > self.asked
                     || self.estimate(Some(look)) > self.asked
-                    // A snapshot that goes takes from what is charged in its own time.
+                    // Removing a snapshot reduces the charged amount only after some time.
                     || may_be_over && aged && look.charged != self.charged
             }
         }
@@ -124,7 +124,7 @@ impl Charge {
 }
 
 impl Btrfs {
-    /// `None` without quotas, or if nothing is noted down about a limit.
+    /// `None` without quotas, or if no limit is noted.
     pub(super) fn charge(&self, volume: &OwnedFd, notes: &Notes) -> io::Result<Option<Charge>> {
         let volume = btrfs::subvolume(volume)?;
         let Some(charged) = self.quotas.amount(GroupId::of(volume.id))? else { return Ok(None) };
@@ -138,13 +138,13 @@ impl Btrfs {
         }))
     }
 
-    /// What the tree holds, as far as that is known: no less than it does.
+    /// An upper bound of what the tree holds.
     pub(super) fn estimate(&self, charge: &Charge) -> u64 {
         let known = self.allowances.known();
         charge.estimate(known.get(&charge.volume.id).and_then(|known| known.look))
     }
 
-    /// All that is charged to the volume is in a snapshot now. Whoever may hold too much gets nothing before a look.
+    /// All charged data is in a snapshot now. A tree that may be over its limit gets no room before a scan.
     pub(super) fn snapshot_made(
         &self,
         volume: &OwnedFd,
@@ -169,7 +169,7 @@ impl Btrfs {
         self.allow(&charge, charge.asked.saturating_add(charge.charged))
     }
 
-    /// What only the snapshot had goes, sooner or later. If it was the newest all is as it was before that.
+    /// The snapshot's exclusive data is freed eventually. If it was the newest, the state before it applies again.
     pub(super) fn snapshot_gone(
         &self,
         id: &SandboxId,
@@ -190,8 +190,8 @@ impl Btrfs {
         }
     }
 
-    /// How much a snapshot holds. What was noted down may be too much; where that matters for this limit, it is
-    /// looked at.
+    /// The size of a snapshot. The noted size may be too large; if that matters for this limit, the snapshot is
+    /// scanned.
     pub(super) fn held(
         &self,
         notes: &Notes,
@@ -208,7 +208,7 @@ impl Btrfs {
         Ok(found)
     }
 
-    /// Looks after the limit of one volume.
+    /// Updates the limit of one volume.
     pub(super) fn tend_volume(&self, id: &SandboxId) -> io::Result<Option<SubvolumeId>> {
         let Some(notes) = self.notes(id)? else { return Ok(None) };
         let volume = untrusted::open_dir(self.pool.volumes()?, &c_name(id))?;
@@ -241,33 +241,33 @@ impl Btrfs {
         Ok(Some(own))
     }
 
-    /// Looks after all. One that cannot be looked after hinders no other.
+    /// Updates all volumes. A failure of one does not affect the others.
     pub(super) fn tend_all(&self) -> io::Result<()> {
         let mut seen = HashSet::new();
         for (name, _) in untrusted::entries(self.pool.snapshots()?)? {
             let Some(id) = name.to_str().ok().and_then(|name| name.parse().ok()) else { continue };
             match self.tend_volume(&id) {
                 Ok(subvolume) => seen.extend(subvolume),
-                // It was just destroyed, or there is nothing left but its snapshots.
+                // It was just destroyed, or only its snapshots are left.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
                     tracing::warn!(%error, %id, "cannot look after the limit of a volume")
                 }
             }
         }
-        // What is forgotten of one that was made meanwhile is found again by a look.
+        // State of a volume created meanwhile may be dropped; a scan restores it.
         self.allowances.known().retain(|subvolume, _| seen.contains(subvolume));
         Ok(())
     }
 
-    /// At a snapshot that nobody has looked at: it holds what the tree did, and all that was charged then.
+    /// Scans a snapshot that has not been scanned: it contains the tree of that time, and everything charged then.
     fn look_at_newest(&self, notes: &Notes, newest: &Newest) -> io::Result<(Look, u64)> {
         let tree = untrusted::open_dir(&notes.0, &file_name(&newest.snapshot))?;
         let held = holding(&tree, all_shared(notes)?)?.bytes;
         Ok((Look { held, charged: newest.charged, at: Instant::now() }, newest.charged))
     }
 
-    /// At the tree as it is at one moment, and so at a snapshot of it that nobody else sees.
+    /// Scans the tree at one moment: a temporary snapshot of it.
     fn look_at_tree(
         &self,
         notes: &Notes,
@@ -285,7 +285,7 @@ impl Btrfs {
     }
 
     fn allow(&self, charge: &Charge, limit: u64) -> io::Result<()> {
-        // What is used already may be: less than that would be told as nonsense.
+        // Never below the amount already used: a smaller limit would be reported as nonsense.
         let limit = limit.max(charge.charged);
         match limit.abs_diff(charge.limit) < CLOSE_ENOUGH_BYTES {
             true => Ok(()),
@@ -294,12 +294,12 @@ impl Btrfs {
     }
 }
 
-/// What may be charged to a clone of a tree that holds so much.
+/// The limit of a clone whose source holds this much.
 pub(super) fn left_for_clone(limit: u64, held: u64) -> u64 {
     limit.saturating_sub(held).max(limits::FULL_TREE_HEADROOM_BYTES)
 }
 
-/// A snapshot for a look. What a crash leaves of it is swept when the storage is opened.
+/// A temporary snapshot for scanning. After a crash it is removed when the storage is opened.
 struct Draft<'a> {
     storage: &'a Btrfs,
     volumes: OwnedFd,
@@ -330,13 +330,13 @@ impl Drop for Draft<'_> {
     }
 }
 
-/// For what counts whole whoever has it.
+/// Everything counts in full, whether shared or not.
 fn all_shared(notes: &Notes) -> io::Result<Epochs> {
     Ok(Epochs { base: notes.get(Note::Base)?.unwrap_or(0), shared: u64::MAX })
 }
 
-/// The transaction until which all that is in a volume is in a snapshot too, or was charged to another subvolume. The
-/// newest snapshot has all that the volume had then, so it alone tells.
+/// The transaction up to which everything in a volume is also in a snapshot, or was charged to another subvolume. The
+/// newest snapshot contains everything that the volume had then, so it alone decides.
 fn last_shared(notes: &Notes, volume: &Subvolume) -> io::Result<u64> {
     let mut last = if volume.is_clone { volume.made } else { 0 };
     for (name, _) in untrusted::entries(&notes.0)? {

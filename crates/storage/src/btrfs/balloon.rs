@@ -1,15 +1,16 @@
-//! How a pool gives space back to the disk without shrinking.
+//! Gives a pool's space back to the disk without shrinking the pool.
 //!
 //! ```text
-//! <data>/storage/btrfs/balloon/<number>    a file of `POOL_PIECE_BYTES` that nobody reads or writes
+//! <data>/storage/btrfs/balloon/<number>    a file of `POOL_PIECE_BYTES` that is never read or written
 //! ```
 //!
-//! A piece takes space that no sandbox uses, and the image has a hole where it lies. There are no other holes, so what a
-//! sandbox may write to always has its blocks, also while no daemon runs: a full disk never becomes an I/O error.
+//! A piece occupies space that no sandbox uses, and the image has a hole in its place. There are no other holes, so
+//! everything that a sandbox may write to always has its blocks, even while no daemon runs: a full disk never becomes
+//! an I/O error.
 //!
-//! - **Inflating** is file first (committed), then hole. **Deflating** is blocks first (synced), then the file goes. A
-//!   crash between two steps leaves a piece whose blocks are there, which takes no more than it did.
-//! - The kernel moves such a file only in a balance of data, which nothing here starts.
+//! - **Inflating**: first the file (committed), then the hole. **Deflating**: first the blocks (synced), then the file
+//!   is removed. A crash between two steps leaves a piece whose blocks exist, which occupies no more than before.
+//! - The kernel moves such a file only in a balance of data, which we never start.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -36,7 +37,7 @@ impl Balloon {
         Ok(Self { pieces })
     }
 
-    /// How much of the pool is not to be had.
+    /// How much of the pool is given back.
     pub fn bytes(&self) -> io::Result<u64> {
         Ok(self.numbers()?.len() as u64 * limits::POOL_PIECE_BYTES)
     }
@@ -45,7 +46,7 @@ impl Balloon {
     pub fn inflate(&self, image: &File, pool: &OwnedFd) -> io::Result<bool> {
         let path = self.piece(self.numbers()?.into_iter().max().map_or(0, |last| last + 1));
         let piece = File::create_new(&path)?;
-        // The kernel would rather make a new chunk than put something large into the gaps of those that are there.
+        // The kernel would rather allocate a new chunk than put a large extent into the gaps of existing ones.
         let mut parts = (0..limits::POOL_PIECE_BYTES).step_by(PART_BYTES as usize);
         let taken =
             parts.try_for_each(|from| fallocate(&piece, FallocateFlags::empty(), from, PART_BYTES));
@@ -63,8 +64,8 @@ impl Balloon {
         Ok(true)
     }
 
-    /// Takes pieces of this much back from the disk, as far as there are any, or nothing if the disk does not have it.
-    /// Answers with how much it was.
+    /// Takes pieces of this total size back from the disk, as far as they exist; nothing if the disk lacks the space.
+    /// Returns the size taken back.
     pub fn deflate(&self, image: &File, pool: &OwnedFd, bytes: u64) -> io::Result<u64> {
         let wanted =
             usize::try_from(bytes.div_ceil(limits::POOL_PIECE_BYTES)).unwrap_or(usize::MAX);

@@ -1,5 +1,5 @@
-//! The file that holds the pool. It has all its blocks from the start, so a full disk is found when
-//! the pool is made and not by a sandbox that writes; and it appears under its name only when whole.
+//! The image file of the pool. All its blocks are allocated from the start, so a full disk is detected when the pool is
+//! created and not by a sandbox that writes; and it gets its name only when it is complete.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -18,7 +18,7 @@ pub(super) fn path(data_dir: &Path) -> PathBuf {
     data_dir.join("storage").join("btrfs.img")
 }
 
-/// The pool's image and the id of the filesystem in it.
+/// The pool's image and the id of its file system.
 pub(super) struct Image {
     pub file: File,
     pub filesystem_id: [u8; 16],
@@ -27,13 +27,13 @@ pub(super) struct Image {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// It was there.
+    /// It existed.
     Found,
-    /// It is new, so there is nothing in it.
+    /// It is new and empty.
     Made,
 }
 
-/// Opens the image, or makes it.
+/// Opens or creates the image.
 pub(super) fn open(data_dir: &Path, options: &BtrfsOptions) -> Result<Image, StorageError> {
     let path = path(data_dir);
     let what = || format!("open {}", path.display());
@@ -59,7 +59,7 @@ fn make(data_dir: &Path, path: &Path, options: &BtrfsOptions) -> Result<File, St
         .create(&storage)
         .map_err(|source| io_error(what(), source))?;
     let directory = File::open(&storage).map_err(|source| io_error(what(), source))?;
-    // A crash leaves the file under this name; the next attempt begins anew, with its blocks.
+    // A crash leaves the file with this name; the next attempt starts over, with its blocks.
     let unfinished = path.with_extension("img.new");
     let _ = std::fs::remove_file(&unfinished);
     check_size(data_dir, options)?;
@@ -69,7 +69,7 @@ fn make(data_dir: &Path, path: &Path, options: &BtrfsOptions) -> Result<File, St
     };
     let made = fill(&unfinished, size);
     if made.is_err() {
-        // Its blocks are wanted back. If that fails too, the first error is the one to tell.
+        // Its blocks should be freed. If that fails too, the first error is reported.
         let _ = std::fs::remove_file(&unfinished);
     }
     let file = made?;
@@ -79,7 +79,7 @@ fn make(data_dir: &Path, path: &Path, options: &BtrfsOptions) -> Result<File, St
     Ok(file)
 }
 
-/// Whether a pool of the size that was asked for can be had on this disk.
+/// Whether a pool of the configured size fits this disk.
 pub(super) fn check_size(data_dir: &Path, options: &BtrfsOptions) -> Result<(), StorageError> {
     let Some(bytes) = options.image_bytes else { return Ok(()) };
     let free_bytes = File::open(data_dir)
@@ -94,7 +94,7 @@ pub(super) fn check_size(data_dir: &Path, options: &BtrfsOptions) -> Result<(), 
     )))
 }
 
-/// How large a pool is to be, and who said so.
+/// The size of a pool, and who chose it.
 #[derive(Clone, Copy)]
 enum Size {
     Asked(u64),
@@ -108,7 +108,7 @@ impl Size {
         }
     }
 
-    /// Where we chose, another storage may do; who asked for a size wants to know.
+    /// If we chose the size, another storage can be used; an operator who chose it gets the error.
     fn no_space(self, directory: &Path) -> StorageError {
         let what = format!("a pool of {} MiB in {}", self.bytes() >> 20, directory.display());
         match self {
@@ -118,7 +118,7 @@ impl Size {
     }
 }
 
-/// A new pool is small: it grows when more is needed.
+/// A new pool is small: it grows on demand.
 fn start_bytes(directory: &File, options: &BtrfsOptions) -> io::Result<u64> {
     let share = PoolHealth::of(directory)?.free_bytes / limits::POOL_START_SHARE;
     let most = options.image_max_bytes.unwrap_or(u64::MAX).min(limits::POOL_START_BYTES);

@@ -1,5 +1,5 @@
-//! Layers as read-only subvolumes. Each holds the whole tree up to itself and is known by its chain id,
-//! which says what is below: the same difference above another base is another tree.
+//! Layers as read-only subvolumes. Each contains the whole tree up to itself and is identified by its chain id, which
+//! includes everything below: the same difference above another base is another tree.
 
 use std::ffi::CString;
 use std::io;
@@ -18,7 +18,7 @@ use sandkeep_core::{SandboxId, SnapshotId};
 use sandkeep_sys::btrfs::{self, Access, quota::Charged};
 use sandkeep_tree::untrusted;
 
-/// What a draft begins as.
+/// The initial content of a draft.
 enum Start<'a> {
     Empty,
     CopyOf(&'a OwnedFd),
@@ -42,7 +42,7 @@ impl Btrfs {
         Ok(untrusted::open_dir(self.pool.layers()?, &file_name(key))?)
     }
 
-    /// The lowest layer of a list that is not kept above those below it.
+    /// The lowest layer of a list that is not stored above those below it.
     fn first_missing(&self, layers: &[LayerId]) -> LayerId {
         let missing = (1..=layers.len()).find(|count| {
             chain_key(&layers[..*count]).is_some_and(|key| self.open_layer(&key).is_err())
@@ -105,7 +105,7 @@ impl BlockingLayers for Btrfs {
         self.begin(below, layer, &start)
     }
 
-    /// What is in it reaches the disk before its name does, and both before this returns.
+    /// Its content is on disk before its name, and both before this returns.
     fn publish(&self, draft: &LayerDraft) -> io::Result<()> {
         let name = draft.root.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let (name, layers) = (CString::new(name.as_bytes())?, self.pool.layers()?);

@@ -1,15 +1,15 @@
 //! The two limits of a volume.
 //!
-//! The kernel charges what is written to the subvolume that wrote it, for as long as anything refers to it, and a
-//! clone begins with nothing. So:
+//! The kernel charges written data to the subvolume that wrote it, for as long as anything refers to it; a clone starts
+//! at zero. So:
 //!
-//! - **Tree and snapshots** is what is charged to a group above the volume. All subvolumes that were ever this
-//!   volume are in it: what the one before a rollback wrote, and a snapshot still has, counts on.
-//! - **The tree** is what is charged to the volume's own group, *and* what it had when it began as a clone, but
-//!   not what only snapshots still have. What was asked for is noted down; how the limit of the group follows
-//!   from it is told in [`allowance`](super::allowance).
+//! - **Tree and snapshots**: the amount charged to a group above the volume. It contains all subvolumes that were ever
+//!   this volume: data that the one before a rollback wrote, and a snapshot still has, continues to count.
+//! - **The tree**: the amount charged to the volume's own group, *plus* its initial data as a clone, but not the data
+//!   that only snapshots still have. The requested limit is noted; [`allowance`](super::allowance) explains how the
+//!   group's limit follows from it.
 //!
-//! Without quotas nothing of this is there, and what a volume holds is found by looking at all of it.
+//! Without quotas none of this exists, and the size of a volume is measured by a scan.
 
 use std::ffi::CStr;
 use std::io;
@@ -26,17 +26,17 @@ use sandkeep_sys::btrfs::{
 };
 use sandkeep_tree::untrusted;
 
-/// Stands for no limit, where what a clone began with has to be taken from something.
+/// Represents no limit, where a clone's initial data has to be subtracted from something.
 pub(super) const UNLIMITED: u64 = 1 << 62;
 
 impl Btrfs {
-    /// The group that counts a volume with its snapshots, if there is one already.
+    /// The group that counts a volume with its snapshots, if it exists.
     fn total_group(&self, volume: &OwnedFd) -> io::Result<Option<GroupId>> {
         let own = GroupId::of(btrfs::subvolume_id(volume)?);
         Ok(quota::related(volume, own)?.into_iter().find(|group| group.level() > 0))
     }
 
-    /// The same, made if need be; `None` without quotas. A crash half-way leaves a group that is swept.
+    /// The same, created if necessary; `None` without quotas. A crash in between leaves a group that is swept.
     pub(super) fn make_total_group(&self, volume: &OwnedFd) -> io::Result<Option<GroupId>> {
         if !self.quotas.hold() {
             return Ok(None);
@@ -45,7 +45,7 @@ impl Btrfs {
             return Ok(Some(group));
         }
         let (subvolume, top) = (btrfs::subvolume_id(volume)?, self.pool.volumes()?);
-        // No other volume takes it, because subvolumes are never numbered alike.
+        // Subvolume ids are never reused, so no other volume gets this group.
         let group = GroupId::upper(subvolume.0);
         self.quotas.while_creating(|| {
             match quota::create(&top, group) {
@@ -58,7 +58,7 @@ impl Btrfs {
         Ok(Some(group))
     }
 
-    /// Limits a volume that nobody has written to.
+    /// Limits a volume that has not been written to.
     pub(super) fn limit_total(
         &self,
         volumes: &OwnedFd,
@@ -72,7 +72,7 @@ impl Btrfs {
         }
     }
 
-    /// What a volume holds. It must be there.
+    /// Measures a volume, which must exist.
     pub(super) fn measure(&self, id: &SandboxId) -> io::Result<Usage> {
         let volume = untrusted::open_dir(self.pool.volumes()?, &c_name(id))?;
         let own = GroupId::of(btrfs::subvolume_id(&volume)?);
@@ -91,14 +91,14 @@ impl Btrfs {
         Ok(Usage { tree, total: total.unwrap_or(unlimited(tree)) })
     }
 
-    /// What is charged to a volume with its snapshots, if that is counted.
+    /// The amount charged to a volume with its snapshots, if that is counted.
     fn measure_total(&self, volume: &OwnedFd, noted: Option<u64>) -> io::Result<Option<Amount>> {
         let group = self.total_group(volume)?;
         let counted = group.map(|group| self.quotas.amount(group)).transpose()?.flatten();
         Ok(counted.map(|charged| whole(charged, noted)))
     }
 
-    /// Notes down what a rollback to a new snapshot will need.
+    /// Notes the values that a rollback to a new snapshot will need.
     pub(super) fn note_snapshot(
         &self,
         id: &SandboxId,
@@ -118,7 +118,7 @@ impl Btrfs {
         Ok(notes)
     }
 
-    /// What a clone that takes the place of the volume is charged to, if the snapshot holds so much.
+    /// The amount charged to a clone that replaces the volume, if the snapshot has this size.
     pub(super) fn charged_again(
         &self,
         notes: &Notes,
@@ -133,7 +133,7 @@ impl Btrfs {
         Ok(Charged { limit_bytes: Some(left_for_clone(limit, held)), group })
     }
 
-    /// What a fork is charged to, noted down where it needs to be.
+    /// The amount charged to a fork, noted if necessary.
     pub(super) fn charged_to_fork(
         &self,
         source: &SandboxId,
@@ -154,14 +154,14 @@ impl Btrfs {
         Ok(Charged { limit_bytes: Some(left_for_clone(tree_bytes, held)), group: None })
     }
 
-    /// Limits a fork with its snapshots, that nobody has written to.
+    /// Limits a fork with its snapshots; it has not been written to.
     pub(super) fn limit_fork(&self, new: &SandboxId, held: u64, quota: &Quota) -> io::Result<()> {
         let total_bytes = quota.total_bytes.unwrap_or(UNLIMITED);
         self.limit_total(&self.pool.volumes()?, &c_name(new), left_for_clone(total_bytes, held))
     }
 }
 
-/// Without quotas nobody knows what snapshots share with the tree, so they are not counted.
+/// Without quotas it is unknown what snapshots share with the tree, so they are not counted.
 fn look_at_all(volume: OwnedFd) -> io::Result<Usage> {
     let tree = Amount { used_bytes: untrusted::disk_bytes(volume)?, limit_bytes: None };
     Ok(Usage { tree, total: tree })
@@ -171,7 +171,7 @@ fn unlimited(amount: Amount) -> Amount {
     Amount { limit_bytes: None, ..amount }
 }
 
-/// What there is and may be in all, if the limit of a group is what is left of the one that was noted down.
+/// The total used and allowed amount, if the group's limit is the rest of the noted one.
 fn whole(charged: Amount, noted: Option<u64>) -> Amount {
     let Some(limit) = noted else { return charged };
     let left = charged.limit_bytes.unwrap_or(limit);

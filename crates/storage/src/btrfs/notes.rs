@@ -1,5 +1,5 @@
-//! What has to be remembered of a volume besides what the kernel holds: attributes of the directory of its
-//! snapshots. The directory is there once there is something to note down; it goes with the volume.
+//! Notes about a volume beyond the kernel's state: attributes of its snapshots' directory. The directory is created
+//! with the first note, and removed with the volume.
 
 use std::ffi::CString;
 use std::io;
@@ -14,18 +14,18 @@ use super::{Btrfs, c_name};
 use sandkeep_core::{SandboxId, SnapshotId};
 use sandkeep_tree::untrusted;
 
-/// A number that is noted down.
+/// A noted number.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Note<'a> {
-    /// The limit of the tree that was asked for: that of the volume's own group is another once it has snapshots.
+    /// The requested limit of the tree: that of the volume's own group differs once it has snapshots.
     TreeLimit,
-    /// The same of tree and snapshots, if the volume began as a fork.
+    /// The same for tree and snapshots, if the volume started as a fork.
     TotalLimit,
-    /// The transaction that what is in the layers below was written before; 0 above nothing.
+    /// The transaction before which the data of the layers below was written; 0 without layers.
     Base,
-    /// What the volume had when it began as a clone: that is charged to others.
+    /// The volume's initial data as a clone, which is charged to others.
     Began,
-    /// How much the volume held when the snapshot was made, or a little more.
+    /// The size of the volume when the snapshot was taken, or slightly more.
     Held(&'a SnapshotId),
 }
 
@@ -71,7 +71,7 @@ impl Notes {
 }
 
 impl Btrfs {
-    /// What is noted down about a volume, if anything is.
+    /// The notes about a volume, if any.
     pub(super) fn notes(&self, id: &SandboxId) -> io::Result<Option<Notes>> {
         match untrusted::open_dir(self.pool.snapshots()?, &c_name(id)) {
             Ok(directory) => Ok(Some(Notes(directory))),
@@ -80,7 +80,7 @@ impl Btrfs {
         }
     }
 
-    /// The same, with a place made for it.
+    /// The same, created if necessary.
     pub(super) fn notes_to_write(&self, id: &SandboxId) -> io::Result<Notes> {
         let snapshots = self.pool.snapshots()?;
         match mkdirat(&snapshots, c_name(id), Mode::RWXU) {
@@ -89,7 +89,7 @@ impl Btrfs {
         }
     }
 
-    /// Forgets all about a volume that has no snapshots.
+    /// Removes the notes about a volume that has no snapshots.
     pub(super) fn forget_notes(&self, id: &SandboxId) -> io::Result<()> {
         match unlinkat(self.pool.snapshots()?, c_name(id), AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -97,7 +97,7 @@ impl Btrfs {
         }
     }
 
-    /// Forgets volumes that are gone. Snapshots of one are not ours to remove: they are listed.
+    /// Removes the notes about volumes that are gone. Their snapshots are not ours to remove: they are listed.
     pub(super) fn sweep_notes(&self) -> io::Result<()> {
         let (snapshots, volumes) = (self.pool.snapshots()?, self.pool.volumes()?);
         for (name, _) in untrusted::entries(&snapshots)? {
@@ -114,7 +114,7 @@ impl Btrfs {
     }
 }
 
-/// The name of a snapshot in the directory of its volume's.
+/// The name of a snapshot in its volume's directory.
 pub(super) fn file_name(snapshot: &SnapshotId) -> CString {
     CString::new(snapshot.as_str()).expect("an id has only letters and digits")
 }

@@ -1,8 +1,7 @@
-//! The mounted filesystem that all volumes are in.
+//! The mounted file system of all volumes.
 //!
-//! Opening it ends in the same state from wherever it starts: nothing there, an image that is not
-//! attached (after a reboot), a mount that a killed daemon left. It never mounts twice, and never takes
-//! another filesystem for its own.
+//! Opening it leads to the same state from every starting point: nothing there, an image that is not attached (after a
+//! reboot), or a mount that a killed daemon left. It never mounts twice, and never uses a foreign file system.
 
 use std::ffi::{CStr, OsStr};
 use std::fs::{DirBuilder, File};
@@ -32,7 +31,7 @@ pub(super) struct Pool {
     snapshots: PathBuf,
     pub kind: PoolKind,
     pub filesystem_id: [u8; 16],
-    /// `None` if its size is fixed, or not ours.
+    /// `None` if its size is fixed, or not ours to change.
     pub sizing: Option<Arc<Sizing>>,
     /// How large it was when it was opened.
     fixed_bytes: u64,
@@ -42,9 +41,9 @@ pub(super) struct Pool {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PoolKind {
-    /// Ours alone: a mounted image.
+    /// A mounted image, used by us alone.
     Image,
-    /// The filesystem of the data directory, which others use too.
+    /// The file system of the data directory, which others use too.
     Shared,
 }
 
@@ -69,7 +68,7 @@ impl Pool {
             // Also after a crash between two steps of a resize.
             let image = File::open(image::path(data_dir)).map_err(failed)?;
             match size::reach(&image, &top) {
-                // The kernel finishes what a crash interrupted. The pool reaches its size when it needs room.
+                // The kernel finishes an interrupted operation. The pool reaches its size when it needs room.
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
                 reached => reached.map_err(failed)?,
             }
@@ -98,18 +97,18 @@ impl Pool {
         })
     }
 
-    /// The directory of the volumes. Opened for each operation: a descriptor that is held would keep the
-    /// pool from being unmounted.
+    /// The directory of the volumes. Opened for each operation: an open descriptor would prevent the pool from being
+    /// unmounted.
     pub fn volumes(&self) -> io::Result<OwnedFd> {
         open_dir(&self.volumes)
     }
 
-    /// The directory of the layers, as that of the volumes.
+    /// The directory of the layers, opened like that of the volumes.
     pub fn layers(&self) -> io::Result<OwnedFd> {
         open_dir(&self.layers)
     }
 
-    /// The directory that has one for the snapshots of each volume, as that of the volumes.
+    /// The parent directory of each volume's snapshots, opened like that of the volumes.
     pub fn snapshots(&self) -> io::Result<OwnedFd> {
         open_dir(&self.snapshots)
     }
@@ -157,7 +156,7 @@ impl Pool {
         }
     }
 
-    /// Unmounts the pool, which detaches its loop device. If somebody still uses it, it stays.
+    /// Unmounts the pool, which detaches its loop device. If it is still in use, it stays.
     pub fn release(&self) -> Result<(), StorageError> {
         let _alone = self.sizing.as_ref().map(|sizing| sizing.alone());
         let _kept = self.keep_mounted();
@@ -198,8 +197,8 @@ fn mount_image(path: &Path, data_dir: &Path, options: &BtrfsOptions) -> Result<(
     let image = image::open(data_dir, options)?;
     let mounted = attach_and_mount(&image.file, path);
     if mounted.is_err() && image.origin == Origin::Made {
-        // There is nothing in it. Left there it would say that volumes are in it, and `auto` would
-        // not use another storage.
+        // The image is empty. If it stayed, it would indicate existing volumes, and `auto` would not choose another
+        // storage.
         let _ = std::fs::remove_file(image::path(data_dir));
     }
     mounted
@@ -211,18 +210,18 @@ fn no_loop_device(error: io::Error) -> StorageError {
 
 fn attach_and_mount(image: &File, path: &Path) -> Result<(), StorageError> {
     let device = LoopDevice::attach(image).map_err(no_loop_device)?;
-    // Without `nodiscard` the kernel gives freed blocks back to the disk by itself, and the image would have
-    // holes where sandboxes write; then a full disk could hurt one within its quota.
+    // Without `nodiscard` the kernel returns freed blocks to the disk by itself, and the image would have holes where
+    // sandboxes write; then a full disk could affect a sandbox within its quota.
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
     mount(device.path(), path, "btrfs", flags, c"nodiscard").map_err(|error| match error {
         Errno::NODEV => unusable("this kernel has no btrfs"),
         Errno::PERM | Errno::ACCESS => unusable(format!("this process may not mount: {error}")),
         error => io_error(format!("mount {}", path.display()), error.into()),
     })
-    // The mount holds the device from here on, so it may be closed.
+    // From here on the mount holds the device, so it may be closed.
 }
 
-/// Whether what is mounted is the filesystem in our image, by its id.
+/// Whether the mounted file system is the one in our image, by its id.
 fn check_mount(path: &Path, data_dir: &Path) -> Result<(), StorageError> {
     let other = || {
         let path = path.display();

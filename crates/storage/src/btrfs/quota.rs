@@ -1,5 +1,5 @@
-//! Quotas of the pool. Only simple quotas are used: they charge an extent to the subvolume that wrote
-//! it, in constant time. Full qgroups make commits take up to seconds.
+//! Quotas of the pool. Only simple quotas are used: they charge an extent to the subvolume that wrote it, in constant
+//! time. With full qgroups a commit can take seconds.
 
 use std::collections::HashSet;
 use std::io;
@@ -18,10 +18,10 @@ use sandkeep_sys::btrfs::{
 };
 
 pub(super) struct Quotas {
-    /// Where the kernel shows them; `None` if they are not on.
+    /// Their directory in sysfs; `None` if they are not enabled.
     shown: Option<PathBuf>,
-    /// Held for reading by every create and for writing by the sweep, which must not take the group of
-    /// a subvolume that is just being made for one without a subvolume.
+    /// Held shared by every create and exclusively by the sweep, which must not mistake the group of a subvolume that
+    /// is being created for an orphaned one.
     creating: RwLock<()>,
     destroyed: AtomicUsize,
 }
@@ -33,7 +33,7 @@ impl Quotas {
         if pool.kind == PoolKind::Image {
             match quota::enable_simple(&top) {
                 Ok(()) => {}
-                // The kernel has none, which `shown` will find.
+                // The kernel has none; `shown` will detect that.
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
                 Err(source) => return Err(failed(source)),
             }
@@ -46,18 +46,18 @@ impl Quotas {
         Ok(quotas)
     }
 
-    /// Whether a limit holds.
+    /// Whether limits are enforced.
     pub fn hold(&self) -> bool {
         self.shown.is_some()
     }
 
-    /// Runs what makes a subvolume.
+    /// Runs an operation that creates a subvolume.
     pub fn while_creating<T>(&self, create: impl FnOnce() -> T) -> T {
         let _shared = self.creating.read().unwrap_or_else(PoisonError::into_inner);
         create()
     }
 
-    /// What is charged to a group, also what is not yet on the disk, and its limit; `None` without quotas.
+    /// The amount charged to a group, including data that is not yet on disk, and its limit; `None` without quotas.
     pub fn amount(&self, group: GroupId) -> io::Result<Option<Amount>> {
         const MAX_REFERENCED: u64 = 1;
         let Some(shown) = &self.shown else { return Ok(None) };
@@ -71,7 +71,7 @@ impl Quotas {
         Ok(Some(Amount { used_bytes, limit_bytes }))
     }
 
-    /// Counts a destroyed volume; now and then this looks for groups that outlived theirs.
+    /// Counts a destroyed volume; at intervals this removes orphaned groups.
     pub fn volume_destroyed(&self, pool: &Pool) {
         let count = self.destroyed.fetch_add(1, Ordering::Relaxed) + 1;
         if count.is_multiple_of(limits::QUOTA_SWEEP_EVERY) {
@@ -79,8 +79,8 @@ impl Quotas {
         }
     }
 
-    /// Removes the groups of subvolumes that are gone, and those above them. Kernels before 6.11 keep them for ever, newer
-    /// ones drop them when a subvolume is cleared away.
+    /// Removes the groups of subvolumes that are gone, and those above them. Kernels before 6.11 keep them forever,
+    /// newer ones drop them when a subvolume is cleaned up.
     fn sweep(&self, pool: &Pool) {
         if !self.hold() || pool.kind == PoolKind::Shared {
             return;
@@ -120,13 +120,13 @@ fn remove(top: impl AsFd, group: GroupId) -> io::Result<()> {
     }
 }
 
-/// A number that the kernel shows in a file.
+/// A number in a sysfs file.
 pub(super) fn number(directory: &Path, file: &str) -> io::Result<u64> {
     let text = std::fs::read_to_string(directory.join(file))?;
     text.trim().parse().map_err(io::Error::other)
 }
 
-/// Where the kernel shows a filesystem: its id as a UUID.
+/// The sysfs directory of a file system: its id as a UUID.
 pub(super) fn sysfs(id: [u8; 16]) -> PathBuf {
     let hex = hex::encode(id);
     let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];

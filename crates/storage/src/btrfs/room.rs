@@ -1,5 +1,5 @@
-//! How much room a btrfs filesystem has, by what the kernel shows in sysfs. Unlike `statfs`, that counts what was written
-//! and is not yet on disk; and it needs no descriptor on the filesystem, so a look never keeps it from being unmounted.
+//! The free space of a btrfs file system, from sysfs. Unlike `statfs`, that includes data that is written but not yet
+//! on disk; and it needs no descriptor on the file system, so it never prevents unmounting.
 
 use std::io;
 use std::path::Path;
@@ -9,7 +9,7 @@ use sandkeep_core::limits;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
-    /// Room for what sandboxes write.
+    /// Space for sandboxes' data.
     Data,
     /// Space outside all chunks.
     Chunks,
@@ -20,18 +20,18 @@ pub(super) enum Need {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
-    /// Data, and what is reserved for data that is being written.
+    /// Data, including reservations for data that is being written.
     pub used_bytes: u64,
-    /// The chunks for data.
+    /// Size of the data chunks.
     pub data_bytes: u64,
-    /// The chunks for metadata.
+    /// Size of the metadata chunks.
     pub metadata_bytes: u64,
-    /// All chunks.
+    /// Size of all chunks.
     pub allocated_bytes: u64,
 }
 
 impl Room {
-    /// `None` if the filesystem is not mounted.
+    /// `None` if the file system is not mounted.
     pub fn of(filesystem_id: [u8; 16]) -> io::Result<Option<Self>> {
         match Self::read(&sysfs(filesystem_id).join("allocation")) {
             Ok(room) => Ok(Some(room)),
@@ -56,13 +56,13 @@ impl Room {
         })
     }
 
-    /// What is kept free. A pool that may be small keeps less.
+    /// The free space to keep. A pool whose minimum is small keeps less.
     fn headroom_bytes(&self, smallest_bytes: u64) -> u64 {
         let least = limits::POOL_HEADROOM_MIN_BYTES.min(smallest_bytes / 2);
         (self.used_bytes / 4).clamp(least, limits::POOL_HEADROOM_MAX_BYTES)
     }
 
-    /// What a pool of this size, which is never smaller than the other, has too little or too much of.
+    /// What a pool of this size, with this minimum, has too little or too much of.
     pub fn need(&self, pool_bytes: u64, smallest_bytes: u64) -> Need {
         let unallocated = pool_bytes.saturating_sub(self.allocated_bytes);
         let in_chunks = self.data_bytes.saturating_sub(self.used_bytes);
@@ -70,7 +70,7 @@ impl Room {
         let headroom = self.headroom_bytes(smallest_bytes.min(pool_bytes));
         let share = pool_bytes / limits::POOL_UNALLOCATED_SHARE;
         let share = share.min(limits::POOL_UNALLOCATED_MAX_BYTES);
-        // Those for data are soon full, and the next chunk would be one of them.
+        // The data chunks are nearly full, and the next chunk would be one of them.
         if free < headroom || (unallocated < share && in_chunks < 2 * headroom) {
             Need::Data
         } else if unallocated < share {
@@ -85,8 +85,8 @@ impl Room {
         }
     }
 
-    /// Whether there is a place for a new chunk, which takes at most a tenth of the pool. Otherwise moving metadata could
-    /// leave the filesystem without any.
+    /// Whether there is room for a new chunk, which takes at most a tenth of the pool. Otherwise moving metadata could
+    /// leave the file system without any.
     pub fn can_move_metadata(&self, pool_bytes: u64) -> bool {
         let unallocated = pool_bytes.saturating_sub(self.allocated_bytes);
         unallocated >= pool_bytes / limits::POOL_UNALLOCATED_SHARE

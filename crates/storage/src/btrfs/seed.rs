@@ -1,10 +1,10 @@
-//! An empty btrfs filesystem, embedded, so that no `mkfs` is needed at run time.
+//! An empty btrfs file system, embedded, so that no `mkfs` is needed at run time.
 //!
-//! `seed.zst` holds the blocks that `mkfs.btrfs` writes other than zero; all else of a new image is zero
-//! anyway. A copy gets ids of its own: the kernel takes two filesystems with one id for one. The old
-//! ids are replaced wherever they stand, and every block's checksum is made anew.
+//! `seed.zst` contains the non-zero blocks written by `mkfs.btrfs`; the rest of a new image is zero anyway. A copy gets
+//! new ids, because the kernel takes two file systems with one id for the same. The old ids are replaced everywhere,
+//! and every block's checksum is recomputed.
 //!
-//! To make the file anew: `cargo nextest run --run-ignored only -E 'test(regenerate_the_seed)'`.
+//! To regenerate the file: `cargo nextest run --run-ignored only -E 'test(regenerate_the_seed)'`.
 
 use std::fs::File;
 use std::io;
@@ -12,14 +12,14 @@ use std::os::unix::fs::FileExt as _;
 
 /// zstd of: for each block its offset (u64, little-endian) and its [`BLOCK_LEN`] bytes.
 const SEED: &[u8] = include_bytes!("seed.zst");
-/// The size of the filesystem in the seed; an image must be at least as large.
+/// The size of the seed's file system; an image must be at least this large.
 pub(super) const SEED_BYTES: u64 = 128 * 1024 * 1024;
 
-/// A node of a tree. A superblock takes the first [`SUPER_LEN`] bytes of such a block.
+/// A tree node. A superblock occupies the first [`SUPER_LEN`] bytes of such a block.
 const BLOCK_LEN: usize = 16 * 1024;
 const SUPER_LEN: usize = 4096;
 const RECORD_LEN: usize = 8 + BLOCK_LEN;
-/// Where the first superblock is.
+/// Offset of the first superblock.
 const SUPER_OFFSET: u64 = 64 * 1024;
 const MAGIC: &[u8; 8] = b"_BHRfS_M";
 
@@ -32,7 +32,7 @@ const ID_LEN: usize = 16;
 
 type Id = [u8; ID_LEN];
 
-/// Writes an empty filesystem with fresh ids. Everything else of the file must be zero.
+/// Writes an empty file system with new ids. The rest of the file must be zero.
 pub(super) fn write(image: &File) -> io::Result<()> {
     let mut records = zstd::decode_all(SEED)?;
     let old = records.chunks_exact(RECORD_LEN).map(|record| &record[8..]).find_map(ids);
@@ -49,7 +49,7 @@ pub(super) fn write(image: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// The id of the filesystem in an image; `None` if there is none.
+/// The id of the file system in an image; `None` if there is none.
 pub(super) fn filesystem_id(image: &File) -> io::Result<Option<Id>> {
     let mut block = [0; SUPER_LEN];
     match image.read_exact_at(&mut block, SUPER_OFFSET) {
@@ -63,7 +63,7 @@ fn is_super(block: &[u8]) -> bool {
     block[MAGIC_AT..].starts_with(MAGIC)
 }
 
-/// The ids of the filesystem and of its device, if this is a superblock.
+/// The ids of the file system and its device, if this is a superblock.
 fn ids(block: &[u8]) -> Option<(Id, Id)> {
     let id = |at: usize| block[at..at + ID_LEN].try_into().expect("a slice of that length");
     is_super(block).then(|| (id(FSID_AT), id(DEVICE_ID_AT)))
@@ -160,8 +160,8 @@ mod tests {
         assert_ne!(image(), image());
     }
 
-    /// Makes `seed.zst` anew from `mkfs.btrfs`. The features are those of Linux 5.15 and later; simple
-    /// quotas are turned on after mounting.
+    /// Regenerates `seed.zst` with `mkfs.btrfs`. The features are those of Linux 5.15 and later; simple quotas are
+    /// enabled after mounting.
     #[test]
     #[ignore = "writes src/storage/btrfs/seed.zst; needs btrfs-progs"]
     fn regenerate_the_seed() {

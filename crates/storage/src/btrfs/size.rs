@@ -1,19 +1,20 @@
-//! The size of the pool follows what is in it: it begins small, grows before it is full, and gives back what it has not
-//! needed for a while ([`Balloon`]).
+//! The size of the pool follows its content: it starts small, grows before it is full, and gives back space that it has
+//! not needed for a while ([`Balloon`]).
 //!
-//! The image has all blocks that can be written, so that a full host disk never becomes an I/O error inside btrfs.
+//! All blocks of the image that can be written are allocated, so that a full host disk never becomes an I/O error
+//! inside btrfs.
 //!
-//! - **Growing** is file first (allocated and synced), then loop device, then filesystem. So the filesystem is never
-//!   larger than its file, and a crash between two steps leaves a file with a tail that is not in use: opening the storage
-//!   makes the filesystem as large as the file.
-//! - A sandbox can write faster than anybody asks for the health of the pool, so a thread checks the room every
-//!   [`POOL_LOOK_INTERVAL`](limits::POOL_LOOK_INTERVAL). A writer that comes near the end is slowed down by the kernel,
-//!   which writes back what is dirty before it answers ENOSPC. One single reservation (`fallocate`) of more than the
-//!   free space cannot be foreseen and fails.
-//! - btrfs divides its space into chunks of data and chunks of metadata. Data must not take all of it: without room for
-//!   metadata nothing can be written, and the filesystem cannot even be resized.
-//! - The filesystem does not shrink. If the kernel finds no place for metadata below the new end, it aborts the
-//!   transaction, and the filesystem is read-only for everybody.
+//! - **Growing**: first the file (allocated and synced), then the loop device, then the file system. So the file system
+//!   is never larger than its file, and a crash between two steps leaves a file with an unused tail: opening the
+//!   storage grows the file system to the size of the file.
+//! - A sandbox can write faster than the pool's health is requested, so a thread checks the free space every
+//!   [`POOL_LOOK_INTERVAL`](limits::POOL_LOOK_INTERVAL). A writer near the end is slowed down by the kernel, which
+//!   writes back dirty data before it returns ENOSPC. A single reservation (`fallocate`) of more than the free space
+//!   cannot be foreseen and fails.
+//! - btrfs divides its space into data chunks and metadata chunks. Data must not take all of it: without room for
+//!   metadata nothing can be written, and the file system cannot even be resized.
+//! - The file system never shrinks. If the kernel finds no place for metadata below the new end, it aborts the
+//!   transaction, and the file system becomes read-only for all sandboxes.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -36,7 +37,7 @@ use sandkeep_core::{failpoint, limits};
 use sandkeep_sys::btrfs;
 use sandkeep_sys::loopdev::LoopDevice;
 
-/// How small and how large a pool may become.
+/// The minimum and maximum size of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bounds {
     pub min_bytes: u64,
@@ -44,7 +45,7 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// `None` for a pool of a fixed size: the operator asked for a size and named no maximum.
+    /// `None` for a pool of a fixed size: the operator has configured a size and no maximum.
     pub fn of(options: &BtrfsOptions) -> Option<Self> {
         let max_bytes = match (options.image_max_bytes, options.image_bytes) {
             (Some(max), _) => max,
@@ -55,30 +56,30 @@ impl Bounds {
         Some(Self { min_bytes, max_bytes })
     }
 
-    /// What a pool that needs room grows to, as far as its maximum and the disk allow.
+    /// The next size of a pool that needs room, as far as its maximum and the disk allow.
     fn larger(self, bytes: u64, disk_free_bytes: u64) -> u64 {
         let step = (bytes / limits::POOL_GROW_SHARE).max(limits::POOL_STEP_BYTES.min(bytes));
         bytes.saturating_add(step).min(self.largest(bytes, disk_free_bytes))
     }
 
-    /// How large the pool could become now.
+    /// The largest possible size at present.
     fn largest(self, bytes: u64, disk_free_bytes: u64) -> u64 {
         let to_be_had = disk_free_bytes.saturating_sub(limits::POOL_HOST_RESERVE_BYTES);
         bytes.saturating_add(to_be_had).min(self.max_bytes).max(bytes)
     }
 }
 
-/// The size of a pool that is not fixed.
+/// The size of a pool that can grow.
 pub(super) struct Sizing {
     image: PathBuf,
-    /// Where the pool is mounted. Opened for each resize: a descriptor that is held would keep it from being unmounted.
+    /// The pool's mount point. Opened for each resize: an open descriptor would prevent unmounting.
     mounted: PathBuf,
     filesystem_id: [u8; 16],
     bounds: Bounds,
-    /// The size of the filesystem.
+    /// The size of the file system.
     bytes: AtomicU64,
     balloon: Balloon,
-    /// How much of the filesystem the disk has back.
+    /// How much of the file system was given back to the disk.
     given_bytes: AtomicU64,
     /// Held while the pool is resized.
     resizing: Mutex<()>,
@@ -93,7 +94,7 @@ impl Sizing {
     ) -> io::Result<Arc<Self>> {
         let top = open_dir(mounted)?;
         let bytes = PoolHealth::of(&top)?.total_bytes;
-        // A new filesystem has a few mebibytes of it, which a fast writer uses up before there is more.
+        // A new file system has a few mebibytes of it, which a fast writer uses up before more is allocated.
         let few = |room: &Room| room.metadata_bytes < limits::POOL_METADATA_MIN_BYTES;
         if Room::of(filesystem_id)?.is_some_and(|room| few(&room) && room.can_move_metadata(bytes))
         {
@@ -117,7 +118,7 @@ impl Sizing {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// The health of the pool as it would be if it took all that it can have now.
+    /// The health of the pool if it took all the space that it can get now.
     pub fn grown(&self, health: PoolHealth) -> io::Result<PoolHealth> {
         let bytes = self.bytes().saturating_sub(self.given_bytes());
         let disk_free_bytes = PoolHealth::of(File::open(&self.image)?)?.free_bytes;
@@ -125,7 +126,7 @@ impl Sizing {
         Ok(PoolHealth { total_bytes, free_bytes: health.free_bytes + (total_bytes - bytes) })
     }
 
-    /// Grows the pool if it is getting full. Answers with what it needed.
+    /// Grows the pool if it is getting full. Returns what it needed.
     pub fn keep_room(&self) -> io::Result<Need> {
         let Some(room) = Room::of(self.filesystem_id)? else { return Ok(Need::Nothing) };
         let _alone = self.alone();
@@ -138,7 +139,7 @@ impl Sizing {
         Ok(need)
     }
 
-    /// Gives space back to the disk for as long as there is more than will be needed soon.
+    /// Gives space back to the disk as long as there is more than will be needed soon.
     pub fn give_back(&self) -> io::Result<()> {
         let _alone = self.alone();
         let (image, pool) = (self.open_image()?, open_dir(&self.mounted)?);
@@ -180,7 +181,7 @@ impl Sizing {
         let image = self.open_image()?;
         let before = image.metadata()?.len();
         let mut target = before;
-        // Otherwise an earlier resize did not come to its end.
+        // Otherwise an earlier resize was interrupted.
         if self.bytes() >= before {
             target = self.bounds.larger(before, PoolHealth::of(&image)?.free_bytes);
             if target < before + limits::POOL_GROW_MIN_BYTES {
@@ -195,7 +196,7 @@ impl Sizing {
         Ok(())
     }
 
-    /// Nobody resizes the pool for as long as this is held.
+    /// The pool is not resized while this is held.
     pub fn alone(&self) -> MutexGuard<'_, ()> {
         self.resizing.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -205,7 +206,7 @@ impl Sizing {
     }
 }
 
-/// The thread that checks the room of a pool. It ends when this is dropped.
+/// The thread that checks the pool's free space. It ends when this is dropped.
 pub(super) struct Watch {
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -261,13 +262,13 @@ impl Drop for Watch {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // It has said by itself what went wrong.
+            // The thread has logged its errors itself.
             let _ = thread.join();
         }
     }
 }
 
-/// Gives the file its new blocks, or none of them.
+/// Allocates the file's new blocks, or none of them.
 fn reserve(image: &File, bytes: u64, target: u64) -> io::Result<()> {
     let reserved = fallocate(image, FallocateFlags::empty(), bytes, target - bytes);
     if let Err(error) = reserved {
@@ -277,7 +278,7 @@ fn reserve(image: &File, bytes: u64, target: u64) -> io::Result<()> {
     image.sync_all()
 }
 
-/// Makes the device, and the filesystem on it, as large as the file. Nothing happens if they are.
+/// Grows the device, and its file system, to the size of the file. Does nothing if they have it.
 pub(super) fn reach(image: &File, pool: &OwnedFd) -> io::Result<()> {
     if let Some(device) = LoopDevice::find(image)? {
         device.refresh_size()?;

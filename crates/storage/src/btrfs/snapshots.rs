@@ -1,10 +1,10 @@
-//! Snapshots as read-only subvolumes. One is made, cloned and removed in the same time whatever it holds.
+//! Snapshots as read-only subvolumes. Creating, cloning and removing one takes the same time regardless of its size.
 //!
-//! The kernel makes a snapshot while it commits, so it is whole and on disk, or not there. A rollback makes the
-//! clone under the name of a draft and exchanges the two names: there is never a moment without the volume.
+//! The kernel creates a snapshot during a commit, so it is complete and on disk, or does not exist. A rollback creates
+//! the clone under a draft's name and exchanges the two names: the volume exists at every moment.
 //!
-//! A subvolume that was made inside a volume is no part of its snapshots: there an empty directory is in its
-//! place. The runtime keeps its workload from making any.
+//! A subvolume created inside a volume is not part of its snapshots: they have an empty directory in its place. The
+//! runtime prevents its workload from creating any.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -52,7 +52,7 @@ impl Btrfs {
         })
     }
 
-    /// Removes all snapshots of a volume, and what is noted down about it.
+    /// Removes all snapshots of a volume, and the notes about it.
     pub(super) fn delete_snapshots(&self, id: &SandboxId) -> io::Result<()> {
         let Some(notes) = self.notes(id)? else { return Ok(()) };
         for (name, _) in untrusted::entries(&notes.0)? {
@@ -78,14 +78,14 @@ impl Btrfs {
             btrfs::snapshot_subvolume(&notes.0, &name, volume, Access::ReadOnly, charged)
         })?;
         failpoint!("btrfs.snapshot_after_made");
-        // The snapshot is there in any case; the limit is looked after again before long.
+        // The snapshot exists in any case; the limit is updated again before long.
         if let Err(error) = self.snapshot_made(volume, &notes, snapshot) {
             tracing::warn!(%error, %id, "cannot allow for what a snapshot holds");
         }
         Ok(())
     }
 
-    /// How much a snapshot holds, as exactly as these limits need it.
+    /// The size of a snapshot, as precisely as these limits need it.
     fn held_for(
         &self,
         id: &SandboxId,
@@ -98,7 +98,7 @@ impl Btrfs {
         self.held(&notes, tree, snapshot, limits.min().unwrap_or(UNLIMITED))
     }
 
-    /// Puts a clone of a snapshot in the place of the volume.
+    /// Replaces the volume with a clone of a snapshot.
     fn exchange(&self, id: &SandboxId, tree: &OwnedFd, charged: Charged) -> io::Result<()> {
         let (volumes, draft) = (self.pool.volumes()?, unused_draft());
         self.creating(|| {
@@ -108,8 +108,8 @@ impl Btrfs {
         let (name, exchange) = (c_name(id), RenameFlags::EXCHANGE);
         let exchanged = renameat_with(&volumes, &draft, &volumes, &name, exchange);
         failpoint!("btrfs.rollback_after_exchange");
-        // Whichever of the two it is now: what stays is swept at the next start. It goes before all is put on disk, so
-        // that what the volume had not written back never is.
+        // Whichever of the two it is now; if it stays, the next start removes it. It is removed before everything is
+        // synced, so that dirty data of the old volume is never written.
         if let Err(error) = delete(&volumes, &draft) {
             tracing::warn!(%error, %id, "what a rollback replaced stays until the next start");
         }

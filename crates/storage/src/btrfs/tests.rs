@@ -1,4 +1,4 @@
-//! Real pools on real loop devices. Where they cannot be had a test says why and is skipped.
+//! Real pools on real loop devices. If they are unavailable a test reports why and is skipped.
 
 mod limits;
 mod size;
@@ -25,7 +25,7 @@ use sandkeep_sys::{
 const SMALL: BtrfsOptions =
     BtrfsOptions { image_bytes: Some(256 * 1024 * 1024), image_max_bytes: None };
 
-/// A data directory whose pool is unmounted, and with it the loop device let go, however a test ends.
+/// A data directory whose pool is unmounted, and its loop device released, however a test ends.
 pub struct DataDir(TempDir);
 
 impl DataDir {
@@ -45,8 +45,8 @@ impl DataDir {
         File::open(image::path(self.path())).expect("the image")
     }
 
-    /// Waits until no loop device has the image. Another test that looks through all devices may keep it
-    /// for a moment after the unmount.
+    /// Waits until no loop device has the image. Another test that scans all devices may hold it for a moment after the
+    /// unmount.
     fn is_detached(&self) -> bool {
         let deadline = Instant::now() + Duration::from_secs(10);
         while LoopDevice::find(&self.image()).expect("look").is_some() {
@@ -68,7 +68,7 @@ impl DataDir {
         BtrfsStorage::open(self.path(), &SMALL)
     }
 
-    /// With room for the suite, which makes and destroys faster than the kernel clears away.
+    /// With enough space for the suite, which creates and destroys faster than the kernel cleans up.
     pub fn open_for_suite(&self) -> Result<BtrfsStorage, StorageError> {
         let image_bytes = SMALL.image_bytes.map(|bytes| bytes * 2);
         BtrfsStorage::open(self.path(), &BtrfsOptions { image_bytes, ..SMALL })
@@ -110,7 +110,7 @@ macro_rules! pool_or_skip {
     };
 }
 
-/// A crash after the subvolume is made and before its mode is set.
+/// A crash after the subvolume is created and before its mode is set.
 pub fn half_make(dir: &Path, id: &SandboxId) {
     let dir = File::open(dir).expect("the volumes");
     btrfs::create_subvolume(dir, &c_name(id), Charged::TO_ITSELF).expect("a subvolume");
@@ -173,7 +173,7 @@ async fn after_a_reboot_the_pool_is_attached_anew() {
     assert!(storage.capabilities().disk_quota);
 }
 
-/// Something else still has the filesystem mounted, as a launcher that outlived its daemon would.
+/// Another process still has the file system mounted, like a launcher that outlived its daemon.
 #[tokio::test]
 async fn an_image_is_never_attached_twice() {
     let (dir, storage) = pool_or_skip!("an_image_is_never_attached_twice");
@@ -217,7 +217,7 @@ async fn close_lets_go_only_when_no_volume_is_left() {
     storage.close().await.expect_err("there is nothing to list any more");
 }
 
-/// Layers are on the image; only volumes may be in use by somebody who outlives the daemon.
+/// Layers are in the image; only volumes may be in use by processes that outlive the daemon.
 #[tokio::test]
 async fn close_lets_go_of_layers_and_the_next_daemon_finds_them() {
     let (dir, storage) = pool_or_skip!("close_lets_go_of_layers_and_the_next_daemon_finds_them");
@@ -376,7 +376,7 @@ fn a_crash_at_any_point_leaves_whole_snapshots_and_volumes() {
     crashes::survives_every_point(|| dir.open().expect("open again"), &rooms);
 }
 
-/// Not by time, which says little on a busy machine: nothing of what a volume holds is written again.
+/// Not by time, which says little on a busy machine: none of a volume's data is written again.
 #[tokio::test]
 async fn snapshot_fork_and_rollback_write_nothing_of_what_a_volume_holds() {
     let (_dir, storage) =
@@ -393,7 +393,7 @@ async fn snapshot_fork_and_rollback_write_nothing_of_what_a_volume_holds() {
         storage.rollback(&id, snapshot).await.expect("a rollback");
     }
     let taken = before.saturating_sub(free().await);
-    // The filesystem takes room for what it notes down by tens of mebibytes at a time.
+    // The file system allocates space for metadata in steps of tens of mebibytes.
     assert!(taken < 64 << 20, "8 snapshots, forks and rollbacks of 64 MiB took {taken} bytes");
 }
 
@@ -412,7 +412,7 @@ async fn groups_of_quotas_go_when_their_sandbox_is_gone() {
     };
     assert_eq!(upper(), 1, "a volume with snapshots is counted by one group");
     storage.destroy(&id).await.expect("destroy");
-    // The kernel clears away in its own time; every opening looks again.
+    // The kernel cleans up at its own pace; every opening checks again.
     let deadline = Instant::now() + Duration::from_secs(60);
     while upper() > 0 {
         assert!(Instant::now() < deadline, "the group of a destroyed sandbox stays");
@@ -421,7 +421,7 @@ async fn groups_of_quotas_go_when_their_sandbox_is_gone() {
     }
 }
 
-/// What create and destroy cost, alone. Figures, no verdict.
+/// The cost of create and destroy. Figures without a verdict.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement: run it alone with --nocapture"]
 async fn measure_volumes() {

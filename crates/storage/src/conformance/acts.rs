@@ -1,4 +1,4 @@
-//! Things that are done to a tree, at random, so that two ways of looking at it can be compared.
+//! Random changes of a tree, for comparing two ways of reading it.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, lchown, symlink};
@@ -7,7 +7,7 @@ use std::path::Path;
 use proptest::prelude::*;
 use rustix::fs::{XattrFlags, setxattr};
 
-/// Something done to a tree.
+/// A change of a tree.
 #[derive(Clone, Debug)]
 pub enum Act {
     Write(String, u8),
@@ -37,7 +37,7 @@ pub fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Whether it works does not matter: what is there afterwards does.
+/// It may fail: only the resulting tree matters.
 pub fn carry_out(root: &Path, act: &Act) {
     let at = |name: &str| root.join(name);
     let _ = match act {

@@ -1,4 +1,4 @@
-//! The suite on storages that are broken on purpose: it must notice each.
+//! Runs the suite on deliberately broken storages, each of which it must detect.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -80,7 +80,7 @@ impl Broken {
         self.fault == fault
     }
 
-    /// What a volume is made above.
+    /// The base that a volume is created above.
     fn base(&self, base: &Base) -> Base {
         let mut layers = base.layers().to_vec();
         if self.has(Fault::LayersAreUpsideDown) {
@@ -98,7 +98,7 @@ impl Broken {
         if forgotten { Quota::NONE } else { *quota }
     }
 
-    /// Of all volumes above layers there is but one.
+    /// All volumes above layers share one.
     fn the_one(&self, root: Root) -> Root {
         let mut first = self.first.lock().expect("no test panics with it");
         let known = first.take().filter(|known| known.own_dir().exists());
@@ -119,7 +119,7 @@ impl Broken {
         Ok(())
     }
 
-    /// The forks that go with their source.
+    /// The forks that are removed with their source.
     fn forks_of(&self, id: &SandboxId) -> Vec<SandboxId> {
         let forks = self.forks.lock().expect("no test panics with it");
         forks.iter().filter(|(source, _)| source == id).map(|(_, fork)| fork.clone()).collect()
@@ -321,7 +321,7 @@ impl Storage for Broken {
             return Err(StorageError::Unsupported { storage: "broken", what });
         }
         if self.has(Fault::RootsHideNothing) {
-            // Most have nothing to lose.
+            // Most have no such attribute.
             let _ = rustix::fs::removexattr(&draft.root, OPAQUE);
         }
         self.inner.keep_layer(draft).await
@@ -340,7 +340,7 @@ impl Storage for Broken {
     ) -> Result<(), StorageError> {
         let mut snapshot = snapshot;
         if let (true, Some(named)) = (self.has(Fault::LayersFromSnapshotsAreOfNow), snapshot) {
-            // One that is not there is still noticed.
+            // A missing one is still detected.
             self.inner.snapshot_bytes(id, named).await?;
             snapshot = None;
         }
@@ -438,7 +438,7 @@ async fn the_suite_notices_every_broken_storage() {
     }
 }
 
-/// Only where quotas hold can one be forgotten.
+/// A quota can be forgotten only where quotas are enforced.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_suite_notices_a_limit_that_does_not_hold() {
     for (fault, promise) in [

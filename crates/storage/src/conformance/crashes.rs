@@ -1,4 +1,4 @@
-//! A storage that is killed at each of its points, and what the next one that opens it finds.
+//! Kills a storage at each of its failpoints, and checks what the next one finds.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,7 +11,7 @@ use sandkeep_core::{
     failpoint::{self, simulated},
 };
 
-/// What is under way when it is killed.
+/// The operation that is interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     Snapshot,
@@ -22,7 +22,7 @@ enum Doing {
 }
 
 impl Doing {
-    /// What the name of a point says; `None` for one that belongs to something else.
+    /// The operation of a failpoint; `None` if it belongs to something else.
     fn at(point: &str) -> Option<Self> {
         let (_, step) = point.split_once('.')?;
         let (verb, _) = step.split_once("_after_")?;
@@ -37,7 +37,7 @@ impl Doing {
     }
 }
 
-/// A volume with a snapshot of what it held before.
+/// A volume with a snapshot of its earlier content.
 struct Scene {
     id: SandboxId,
     earlier: SnapshotId,
@@ -68,7 +68,7 @@ impl Scene {
         }
     }
 
-    /// Whatever there is, is whole.
+    /// Everything that exists is complete.
     fn check<S: Blocking>(&self, storage: &S, doing: Doing, point: &str) {
         let volumes = storage.list().expect("a list");
         for id in &volumes {
@@ -107,7 +107,7 @@ fn io_text(mut file: impl std::io::Read) -> String {
     text
 }
 
-/// Kills the storage at every point of its own. `rooms` are the directories that are empty when nothing is there.
+/// Kills the storage at every failpoint of its own. `rooms` are the directories that must be empty in the end.
 pub(crate) fn survives_every_point<S: Blocking>(
     open: impl Fn() -> Offloaded<S>,
     rooms: &[PathBuf],
@@ -124,7 +124,7 @@ pub(crate) fn survives_every_point<S: Blocking>(
         assert!(killed.is_err() && simulated::has_fired(), "{point} was not passed: {killed:?}");
         let storage = open().inner;
         scene.check(&*storage, doing, point);
-        // What reconcile does, and what a caller tries again.
+        // As reconcile does, and as a caller retries.
         if doing == Doing::Fork {
             storage.destroy(&scene.fork).expect("destroy what is half-made");
         }

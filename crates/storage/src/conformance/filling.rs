@@ -1,4 +1,4 @@
-//! What is in a volume is counted, limited, and removed with it.
+//! The content of a volume is counted, limited, and removed with it.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -10,7 +10,7 @@ use crate::Quota;
 
 pub(super) const MIB: u64 = 1024 * 1024;
 
-/// Bytes that no filesystem stores in less space.
+/// Incompressible bytes.
 pub(super) fn fill(path: &Path, mib: u64) -> io::Result<()> {
     let mut file = File::create(path)?;
     let mut block = vec![0; MIB as usize];
@@ -77,7 +77,7 @@ pub async fn a_quota_holds_or_is_refused(subject: Subject) -> Verdict {
     let used = subject.storage.usage(&id).await?.tree.used_bytes;
     // A storage may notice a transaction late.
     ensure!(used <= QUOTA + QUOTA / 16, "a volume of {QUOTA} bytes uses {used}");
-    // A full volume must not be a trap: what is in it can be removed, and then there is room.
+    // A full volume must not be a trap: files can be removed, and then there is room.
     fs::remove_file(path.join("past"))?;
     fill(&path.join("again"), 4)?;
 

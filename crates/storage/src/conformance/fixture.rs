@@ -1,4 +1,4 @@
-//! Layers for tests: what an image would put into a draft.
+//! Layers for tests, as an image would write them into a draft.
 
 use std::fs;
 use std::io;
@@ -9,14 +9,14 @@ use rustix::fs::{CWD, FileType, Mode, XattrFlags, makedev, mknodat, setxattr};
 use crate::{LayerDraft, LayerId, Storage, StorageError, Whiteouts};
 use sandkeep_tree::OPAQUE;
 
-/// An id that is nobody's digest.
+/// A random id that is no layer's digest.
 pub(crate) fn random_layer() -> LayerId {
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes).expect("random bytes");
     LayerId::from_hex(&hex::encode(bytes)).expect("64 digits")
 }
 
-/// Writes a file, and the directories that lead to it.
+/// Writes a file, and its parent directories.
 pub fn write(root: &Path, path: &str, text: &str) -> io::Result<()> {
     let path = root.join(path);
     if let Some(parent) = path.parent() {
@@ -25,7 +25,7 @@ pub fn write(root: &Path, path: &str, text: &str) -> io::Result<()> {
     fs::write(path, text)
 }
 
-/// What is below this name is gone.
+/// Hides the lower entry of this name.
 pub fn hide(draft: &LayerDraft, path: &str) -> io::Result<()> {
     let path = draft.root.join(path);
     match draft.whiteouts {
@@ -38,7 +38,7 @@ pub fn hide(draft: &LayerDraft, path: &str) -> io::Result<()> {
     }
 }
 
-/// A directory that shows nothing of what is below it.
+/// A directory that hides everything below it.
 pub fn hide_below(draft: &LayerDraft, path: &str) -> io::Result<()> {
     let path = draft.root.join(path);
     match draft.whiteouts {
@@ -59,7 +59,7 @@ pub fn hide_below(draft: &LayerDraft, path: &str) -> io::Result<()> {
     }
 }
 
-/// Makes a layer of what `fill` puts into a draft.
+/// Makes a layer of what `fill` writes into a draft.
 pub async fn layer(
     storage: &dyn Storage,
     below: &[LayerId],

@@ -1,4 +1,4 @@
-//! Volumes stand on layers, which nothing changes.
+//! Volumes are based on layers, which never change.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -84,7 +84,7 @@ fn names(dir: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// What the two layers look like from above.
+/// The merged view of the two layers.
 fn ensure_untouched(view: &View) -> Verdict {
     let there = names(view.path())?;
     let expected = ["both", "dir", "lower", "opaque", "upper"];
@@ -226,7 +226,7 @@ pub async fn a_removed_layer_is_gone_and_no_volume_breaks(subject: Subject) -> V
     }
     ensure_untouched(&View::open(&root)?)?;
     storage.destroy(&id).await?;
-    // The caller knows what it needs; twice, because what is gone is gone.
+    // The caller decides which are needed; twice, because removal is idempotent.
     let keys: Vec<_> = (1..=layers.len()).filter_map(|n| storage.layer_key(&layers[..n])).collect();
     for key in keys.iter().chain(&keys) {
         storage.remove_layer(key).await?;
@@ -246,7 +246,7 @@ pub async fn a_draft_that_a_crash_left_is_swept(subject: Subject) -> Verdict {
     let draft = draft.ok_or_else(|| Failure("a layer that nobody made is there".to_owned()))?;
     write(&draft.root, "half/made", "x")?;
     let left = draft.root.clone();
-    // Nothing of this process happens to it any more, as after a kill.
+    // As after a kill: nothing of this process happens to it any more.
     std::mem::forget(draft);
     let storage = (subject.reopen)();
     ensure!(!left.exists(), "{} is still there", left.display());
@@ -256,7 +256,7 @@ pub async fn a_draft_that_a_crash_left_is_swept(subject: Subject) -> Verdict {
     clear(&subject, &[&id]).await
 }
 
-/// Fills a volume with all that a layer has to keep.
+/// Fills a volume with everything that a layer has to preserve.
 pub(super) fn fill_with_everything(view: &View) -> io::Result<()> {
     fs::write(view.join("lower"), "changed")?;
     fs::remove_file(view.join("both"))?;

@@ -1,4 +1,4 @@
-//! Snapshots never change, and what is made from them is what they were.
+//! Snapshots never change, and clones have their content.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,10 +17,10 @@ use crate::{Base, LayerId, Limit, Quota, StorageError};
 use sandkeep_core::{SandboxId, SnapshotId};
 use sandkeep_tree::{Root, TreePath};
 
-/// What there is to a volume, by its paths.
+/// The facts about a volume, by path.
 type Tale = BTreeMap<PathBuf, Told>;
 
-/// A volume above layers, of which everything is taken in a snapshot, and then changed in every way.
+/// A volume above layers that is fully captured in a snapshot, and then changed in every way.
 struct Taken {
     layers: Vec<LayerId>,
     id: SandboxId,
@@ -67,12 +67,12 @@ fn ensure_same(what: &str, found: &Tale, expected: &Tale) -> Verdict {
     Ok(())
 }
 
-/// What a root shows to who mounts it.
+/// The content of a mounted root.
 fn tell(root: &Root) -> Result<Tale, Failure> {
     Ok(View::open(root)?.tell()?)
 }
 
-/// What a snapshot has under a path.
+/// The content of a snapshot below a path.
 async fn held(
     subject: &Subject,
     id: &SandboxId,
@@ -128,7 +128,7 @@ pub async fn a_rollback_brings_all_back_and_takes_no_snapshot(subject: Subject) 
         let root = storage.rollback(&id, snapshot).await?;
         ensure!(storage.root(&id).await? == root, "the root is another than {root:?}");
         ensure_same("the volume", &tell(&root)?, expected)?;
-        // What is written to the volume is not written to the snapshot.
+        // Writes to the volume must not reach the snapshot.
         fs::write(View::open(&root)?.join("same"), "scribbled")?;
     }
     let mut listed = storage.snapshots().await?;
@@ -272,7 +272,7 @@ pub async fn what_a_snapshot_holds_is_counted(subject: Subject) -> Verdict {
     Ok(storage.destroy(&id).await?)
 }
 
-/// Writes past what is left, which must be refused, and takes it back.
+/// Writes beyond the free space, which must be refused, and removes it again.
 fn ensure_full(path: PathBuf, mib: u64, what: &str) -> Verdict {
     let written = fill(&path, mib);
     ensure!(is_full(&written), "{mib} MiB {what} answered {written:?}");
@@ -326,7 +326,7 @@ fn fill_up(root: &Path) -> Verdict {
     Err(Failure("10000 small files fit into a full volume".to_owned()))
 }
 
-/// Just then a way back is needed most.
+/// A full tree is when a rollback is needed most.
 pub async fn a_full_tree_can_be_taken_forked_and_rolled_back(subject: Subject) -> Verdict {
     let (storage, can) = (&subject.storage, subject.storage.capabilities());
     if !can.snapshots || !can.disk_quota {
@@ -343,7 +343,7 @@ pub async fn a_full_tree_can_be_taken_forked_and_rolled_back(subject: Subject) -
     }
     let fork = SandboxId::random();
     storage.fork(&id, &snapshots[2], &fork, &quota).await?;
-    // A clone that nobody has made room in is as full as what it was made from.
+    // A clone in which nothing was deleted is as full as its source.
     let (of_fork, twice) = (SnapshotId::random(), SandboxId::random());
     storage.snapshot(&fork, &of_fork).await?;
     storage.fork(&fork, &of_fork, &twice, &quota).await?;
@@ -377,7 +377,7 @@ pub async fn the_limit_of_tree_and_snapshots_holds(subject: Subject) -> Verdict 
     let quota = Quota { tree_bytes: Some(96 * MIB), total_bytes: Some(48 * MIB) };
     let (id, _) = make(&subject, quota).await?;
     let mut snapshots = Vec::new();
-    // Rolled back to nothing in between: what a snapshot has counts on.
+    // Rolled back without changes in between: a snapshot's data continues to count.
     for round in 0..3 {
         let root = storage.root(&id).await?;
         let file = root.own_dir().join(format!("file-{round}"));
@@ -403,7 +403,7 @@ pub async fn the_limit_of_tree_and_snapshots_holds(subject: Subject) -> Verdict 
     Ok(storage.destroy(&id).await?)
 }
 
-/// Everything above layers too.
+/// The same above layers.
 pub async fn a_clone_above_layers_counts_only_its_own(subject: Subject) -> Verdict {
     let (storage, can) = (&subject.storage, subject.storage.capabilities());
     if !can.snapshots || !can.disk_quota {

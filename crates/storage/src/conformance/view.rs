@@ -1,4 +1,4 @@
-//! What a sandbox would see of a volume, for the checks to look at and to write to.
+//! A sandbox's view of a volume, for the checks.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr};
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use sandkeep_tree::Root;
 
-/// The root of a volume, mounted if it has to be, for as long as this lives.
+/// The root of a volume, mounted if necessary, for as long as this lives.
 pub(crate) struct View {
     root: Root,
     path: PathBuf,
@@ -48,7 +48,7 @@ impl View {
         self.path.join(path)
     }
 
-    /// Everything that can be told of the tree, by its paths. It is the same by whichever way it is read.
+    /// All facts about the tree, by path, independent of how it is read.
     pub fn tell(&self) -> io::Result<BTreeMap<PathBuf, Told>> {
         let through_mount = told(&sandkeep_tree::View::of_dir(&self.path)?)?;
         let without = told(&sandkeep_tree::View::of_root(&self.root)?)?;
@@ -62,20 +62,20 @@ impl View {
 impl Drop for View {
     fn drop(&mut self) {
         if self.mounted.is_some() {
-            // If it stays, so does the directory, and the test that left something there fails.
+            // If this fails, the directory stays, and the test that left something there fails.
             let _ = unmount(&self.path, UnmountFlags::empty());
         }
     }
 }
 
-/// What there is to a file.
+/// The facts about a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Told {
     kind: FileType,
     mode: u32,
     owner: (u32, u32),
     modified: (i64, u64),
-    /// Names of it, if it is no directory.
+    /// Number of links, if it is not a directory.
     names: u64,
     holds: Vec<u8>,
     attributes: Vec<(CString, Vec<u8>)>,
@@ -102,7 +102,7 @@ impl Told {
     }
 }
 
-/// Everything in a tree, by its paths.
+/// All facts about a tree, by path.
 pub(crate) fn told(view: &sandkeep_tree::View) -> io::Result<BTreeMap<PathBuf, Told>> {
     let mut told = BTreeMap::new();
     let mut left = vec![(PathBuf::new(), view.root()?)];

@@ -1,4 +1,4 @@
-//! Volumes come and go.
+//! The life of volumes.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -55,7 +55,7 @@ pub async fn destroy_may_be_repeated(subject: Subject) -> Verdict {
     Ok(())
 }
 
-/// Where the volumes are.
+/// The directory of the volumes.
 async fn volumes_dir(subject: &Subject) -> Result<PathBuf, Failure> {
     let (id, path) = make(subject, Quota::NONE).await?;
     subject.storage.destroy(&id).await?;

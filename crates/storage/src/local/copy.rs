@@ -1,5 +1,5 @@
-//! A tree copied with all that there is to it: owners, modes, times, attributes, hard links and holes. Who made the
-//! tree is not trusted: no link is followed and no mount crossed. It must not change meanwhile.
+//! Copies a tree completely: owners, modes, times, attributes, hard links and holes. The tree is not trusted: no link
+//! is followed and no mount crossed. It must not change meanwhile.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -17,26 +17,26 @@ use super::unchanged::{Earlier, List, Shared};
 use sandkeep_core::limits;
 use sandkeep_tree::{Effort, OPAQUE, OVERLAY_ATTRIBUTES, copy_data, untrusted};
 
-/// What a copy is for.
+/// The purpose of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// A layer, which others stand on. It has no sockets, because nothing can be done with one that nobody listens
-    /// on, and of what an overlay noted down only that it hides what is below.
+    /// A layer. Sockets are left out, because nobody listens on them, and so are all overlay attributes but the one
+    /// that hides entries below.
     Layer,
-    /// The same tree again, in another place.
+    /// The same tree in another place.
     Twin,
 }
 
-/// A copy in the making.
+/// A copy in progress.
 pub(super) struct Copy<'a> {
     purpose: Purpose,
-    /// Where what did not change is found.
+    /// The earlier copy with unchanged files.
     earlier: Option<&'a Earlier>,
-    /// Where it is noted down what the files were.
+    /// Receives the list of copied files.
     list: Option<&'a mut List>,
     /// The root of the copy.
     top: OwnedFd,
-    /// Where the first name of a file with several is, by device and inode.
+    /// The first name of each file with several, by device and inode.
     linked: HashMap<(u64, u64), Place>,
     effort: Effort,
 }
@@ -55,12 +55,12 @@ impl<'a> Copy<'a> {
         self
     }
 
-    /// Copies all that is in `from` into the empty directory, and what `from` itself is.
+    /// Copies the content of `from`, and its own metadata, into the empty directory.
     pub fn run(mut self, from: OwnedFd) -> io::Result<()> {
         let mut open = vec![Level::new(from, self.top.try_clone()?, Vec::new())?];
         while let Some(level) = open.last_mut() {
             let Some((name, _)) = level.names.pop() else {
-                // Last, because whatever is made in a directory changes its time.
+                // Last, because creating entries changes a directory's time.
                 level.finish(self.purpose)?;
                 open.pop();
                 continue;
@@ -80,7 +80,7 @@ impl<'a> Copy<'a> {
         Ok(())
     }
 
-    /// Copies one name; a directory is answered with, to be gone through.
+    /// Copies one name; a directory is returned, to be traversed.
     fn copy(&mut self, level: &Level, name: &CStr) -> io::Result<Option<Level>> {
         let stat = statat(&level.from, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let kind = FileType::from_raw_mode(stat.st_mode);
@@ -103,12 +103,12 @@ impl<'a> Copy<'a> {
                 level.own(name, &stat)?;
             }
             FileType::Socket if self.purpose == Purpose::Layer => {}
-            // Of devices there is only the mark by which an overlay hides a name: nobody inside makes others.
+            // The only devices are overlay whiteouts: sandboxes cannot create others.
             FileType::Fifo | FileType::CharacterDevice | FileType::Socket => {
                 let mode = Mode::from_raw_mode(stat.st_mode);
                 mknodat(&level.to, name, kind, mode, stat.st_rdev)?;
                 level.own(name, &stat)?;
-                // The umask narrows it.
+                // The umask restricts it.
                 chmodat(&level.to, name, mode, AtFlags::empty())?;
             }
             FileType::BlockDevice | FileType::Directory | FileType::Unknown => {}
@@ -137,7 +137,7 @@ impl<'a> Copy<'a> {
     }
 }
 
-/// The directory that something is in, and its name there. However long the path is: every step is one name.
+/// The parent directory of a path, and its last name. Paths of any length, because every step is one name.
 pub(super) fn open_place(top: &OwnedFd, place: &CStr) -> io::Result<(OwnedFd, CString)> {
     let mut parts: Vec<&[u8]> = place.to_bytes().split(|byte| *byte == b'/').collect();
     let name = CString::new(parts.pop().unwrap_or_default())?;
@@ -158,7 +158,7 @@ struct Level {
     from: OwnedFd,
     to: OwnedFd,
     stat: Stat,
-    /// Its path within the tree, with a slash behind it if it is not the root.
+    /// Its path within the tree, with a trailing slash except for the root.
     path: Vec<u8>,
 }
 
@@ -194,7 +194,7 @@ impl Level {
         effort: &Effort,
     ) -> io::Result<()> {
         let quiet = OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // Never waits: whoever is inside may hold a lease, and does not let go of it while it is frozen.
+        // Must not block: a process inside may hold a lease, and does not release it while it is frozen.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | quiet;
         let open = || openat(&self.from, name, flags, Mode::empty());
         let from = with_access(&self.from, name, stat, open).map_err(untrusted::leased)?;
@@ -203,7 +203,7 @@ impl Level {
         }
         let new = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | quiet;
         let to = openat(&self.to, name, new, Mode::RUSR | Mode::WUSR)?;
-        // Where the filesystem can, both share what they hold until one changes.
+        // If the file system supports it, both share their data until one changes.
         match ioctl_ficlone(&to, &from) {
             Ok(()) => {}
             Err(_) => {
@@ -214,7 +214,7 @@ impl Level {
         give(&from, &to, stat, purpose)
     }
 
-    /// Owner and time of what has neither mode nor attributes of its own.
+    /// Owner and time of an entry without mode and attributes.
     fn own(&self, name: &CStr, stat: &Stat) -> io::Result<()> {
         let (uid, gid) = owner(stat);
         chownat(&self.to, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -222,7 +222,7 @@ impl Level {
     }
 }
 
-/// Opens what its owner, who is us if we are not root, has forbidden itself to read: it may be read for a moment.
+/// Opens an entry that its owner (us, if we are not root) must not read, by granting access for a moment.
 fn with_access<T>(
     directory: &OwnedFd,
     name: &CStr,
@@ -241,8 +241,8 @@ fn with_access<T>(
     }
 }
 
-/// Gives a copy all that the original has besides what it holds. The order matters: a change of owner
-/// takes capabilities and the bits for another's identity away.
+/// Gives a copy the metadata of the original. The order matters: changing the owner removes capabilities and set-id
+/// bits.
 fn give(from: impl AsFd, to: impl AsFd, stat: &Stat, purpose: Purpose) -> io::Result<()> {
     let (uid, gid) = owner(stat);
     fchown(&to, uid, gid)?;
@@ -263,8 +263,8 @@ fn times(stat: &Stat) -> Timestamps {
     }
 }
 
-/// The attributes that a copy keeps: those of users, lists of access rights, and capabilities. What an
-/// overlay noted down about the layers below means nothing above other ones, but that it hides them.
+/// The attributes that a copy keeps: user attributes, ACLs, and capabilities. Overlay attributes about the layers below
+/// are meaningless above other ones, except for the opaque mark.
 fn is_kept(name: &str, purpose: Purpose) -> bool {
     match (name.starts_with(OVERLAY_ATTRIBUTES), purpose) {
         (true, Purpose::Layer) => name == OPAQUE,

@@ -37,7 +37,7 @@ impl Local {
         }
     }
 
-    /// Makes a volume that shows these layers.
+    /// Creates a volume above these layers.
     pub(super) fn create_above(
         &self,
         id: &SandboxId,
@@ -58,7 +58,7 @@ impl Local {
             )?)
         });
         if let Err(error) = made {
-            // What stays is swept at the next start.
+            // If that fails, the next start removes it.
             let _ = self.remove(&self.drafts, &draft);
             return Err(match error.kind() {
                 io::ErrorKind::AlreadyExists => StorageError::Exists { id: id.clone() },
@@ -89,15 +89,15 @@ impl Local {
         Ok(Root::Overlay { lowers, upper: path.join("upper"), work: path.join("work") })
     }
 
-    /// What is the own of a volume above layers.
+    /// The own data of a volume above layers.
     pub(super) fn upper(&self, id: &SandboxId) -> Result<OwnedFd, StorageError> {
         let volume = open_named(&self.above, id)?;
         untrusted::open_dir(volume, UPPER)
             .map_err(|error| io_error(format!("open {id}"), error.into()))
     }
 
-    /// Where the layers lie that can be seen from above. An overlay does not ask whether the root
-    /// of a layer hides all below it, so what one hides is left out.
+    /// The directories of the layers that are visible from above. An overlay ignores an opaque mark on a layer's root,
+    /// so the layers that it hides are left out.
     fn visible(&self, layers: &[LayerId]) -> Result<Vec<PathBuf>, StorageError> {
         let dir = self.within(super::LAYERS);
         let mut paths = Vec::with_capacity(layers.len());
@@ -121,13 +121,13 @@ impl Local {
         })
     }
 
-    /// Whether all of these are there; answers with the topmost.
+    /// Whether all of these exist; returns the topmost.
     fn open_all(&self, layers: &[LayerId]) -> Result<Option<OwnedFd>, StorageError> {
         check_count(layers)?;
         layers.iter().try_fold(None, |_, layer| Ok(Some(self.open_layer(layer)?)))
     }
 
-    /// Copies what a volume, or a snapshot of it, has of its own.
+    /// Copies the own data of a volume or a snapshot.
     fn copy_into(
         &self,
         id: &SandboxId,
@@ -147,7 +147,7 @@ impl Local {
         copied.map_err(|source| io_error(format!("copy {id}"), source))
     }
 
-    /// The layers that a volume was made above.
+    /// The layers below a volume.
     fn base_of(&self, id: &SandboxId) -> Result<Vec<LayerId>, StorageError> {
         match open_named(&self.volumes, id) {
             Ok(_) => return Ok(Vec::new()),
@@ -196,7 +196,7 @@ impl BlockingLayers for Local {
         Ok(Some(LayerDraft::new(root, Whiteouts::Overlay, key, discard).above(lowers)))
     }
 
-    /// What is in it reaches the disk before its name does.
+    /// Its content is on disk before its name.
     fn publish(&self, draft: &LayerDraft) -> io::Result<()> {
         let name = draft.root.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let name = CString::new(name.as_bytes())?;
@@ -251,7 +251,7 @@ pub(super) fn open_path(path: &Path) -> io::Result<OwnedFd> {
     Ok(open(path, flags, Mode::empty())?)
 }
 
-/// Puts into a directory what makes it a volume above layers.
+/// Writes into a directory what makes it a volume above layers.
 fn furnish(volume: &OwnedFd, layers: &[LayerId]) -> io::Result<()> {
     mkdirat(volume, UPPER, Mode::RWXU)?;
     mkdirat(volume, WORK, Mode::RWXU)?;
@@ -261,12 +261,12 @@ fn furnish(volume: &OwnedFd, layers: &[LayerId]) -> io::Result<()> {
     File::from(file).write_all(lines.as_bytes())
 }
 
-/// The same above what another volume stands on.
+/// The same with the base of another volume.
 pub(super) fn furnish_like(other: &OwnedFd, volume: &OwnedFd) -> io::Result<()> {
     furnish(volume, &read_lowers(other)?)
 }
 
-/// Gives a new root directory the mode and the owner of the one that it stands on.
+/// Gives a new root directory mode and owner of the one below.
 fn look_alike(new: &OwnedFd, below: Option<&OwnedFd>) -> io::Result<()> {
     let Some(below) = below else { return Ok(fchmod(new, Mode::from_raw_mode(0o755))?) };
     let stat = fstat(below)?;
@@ -275,7 +275,7 @@ fn look_alike(new: &OwnedFd, below: Option<&OwnedFd>) -> io::Result<()> {
     Ok(fchmod(new, Mode::from_raw_mode(stat.st_mode))?)
 }
 
-/// An empty list is one that a loss of power has taken: no volume stands on nothing here.
+/// An empty list was lost in a power failure: no volume has an empty base here.
 fn read_lowers(volume: &OwnedFd) -> io::Result<Vec<LayerId>> {
     let file = openat(volume, LOWERS, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let mut text = String::new();
@@ -290,7 +290,7 @@ fn read_lowers(volume: &OwnedFd) -> io::Result<Vec<LayerId>> {
     }
 }
 
-/// Whether a directory hides what is below it.
+/// Whether a directory hides everything below it.
 fn is_opaque(directory: &OwnedFd) -> rustix::io::Result<bool> {
     let mut value = [0; 2];
     match fgetxattr(directory, OPAQUE, &mut value) {

@@ -1,15 +1,15 @@
-//! Snapshots as copies of what a volume has of its own. What did not change since the last snapshot is shared with
-//! that one, so whoever compares the two finds the very same files. Of all else, where the filesystem can, a copy
-//! shares what the files hold until one changes.
+//! Snapshots as copies of a volume's own data. Unchanged files are shared with the previous snapshot, so a comparison
+//! of the two finds identical files. All other copies share data with the live files until one changes, if the file
+//! system supports it.
 //!
 //! ```text
 //! .snapshots/<sandbox id>/<snapshot id>/
 //!   tree/     the copy
-//!   files     what the live files were, by which the next snapshot sees what changed
+//!   files     the state of the live files, by which the next snapshot detects changes
 //! ```
 //!
-//! All that is made is filled as a draft, on disk before it gets its name, and gets it by one rename. A rollback
-//! exchanges two names: there is never a moment without the volume.
+//! Everything is created as a draft, is on disk before it gets its name, and gets it by one rename. A rollback
+//! exchanges two names: the volume exists at every moment.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -34,7 +34,7 @@ use sandkeep_tree::{Root, View, untrusted};
 const TREE: &CStr = c"tree";
 const FILES: &CStr = c"files";
 
-/// Which directory holds the volumes of a kind.
+/// The directory for volumes of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Plain,
@@ -42,7 +42,7 @@ enum Kind {
 }
 
 impl Local {
-    /// What a snapshot holds of the volume's own.
+    /// The snapshot's copy of the volume's own data.
     pub(super) fn snapshot_tree(
         &self,
         id: &SandboxId,
@@ -76,7 +76,7 @@ impl Local {
         Ok(directories.filter_map(|(name, _)| name.to_str().ok()?.parse().ok()).collect())
     }
 
-    /// What all snapshots of a volume take. It is looked at once after each change, for it takes a while.
+    /// The size of all snapshots of a volume. It is measured once after each change, because that takes a while.
     pub(super) fn snapshots_bytes(&self, id: &SandboxId) -> io::Result<u64> {
         let known = self.measured.lock().unwrap_or_else(PoisonError::into_inner).get(id).copied();
         if let Some(bytes) = known {
@@ -101,7 +101,7 @@ impl Local {
         self.remove(&self.snapshots, &c_name(id))
     }
 
-    /// The newest snapshot of a volume, to share with.
+    /// The newest snapshot of a volume, to share files with.
     fn earlier(&self, id: &SandboxId) -> io::Result<Option<Earlier>> {
         let mut newest: Option<((i64, i64), OwnedFd)> = None;
         for snapshot in self.snapshots_of(id)? {
@@ -117,7 +117,7 @@ impl Local {
         Earlier::read(untrusted::open_dir(&directory, TREE)?, list).map(Some)
     }
 
-    /// Copies a volume's own into the draft of a snapshot.
+    /// Copies a volume's own data into the draft of a snapshot.
     fn fill_snapshot(&self, id: &SandboxId, own: OwnedFd, draft: &CStr) -> io::Result<()> {
         mkdirat(&self.drafts, draft, Mode::RWXU)?;
         let directory = untrusted::open_dir(&self.drafts, draft)?;
@@ -152,19 +152,19 @@ impl Local {
         })
     }
 
-    /// Does something with a name for a draft; what is left there if it fails is removed.
+    /// Runs `work` with a draft's name, and removes the draft on failure.
     fn in_draft(&self, work: impl FnOnce(&CStr) -> io::Result<()>) -> io::Result<()> {
         let draft = untrusted::unused_name();
         let done = work(&draft);
         if done.is_err() {
-            // What stays is swept at the next start.
+            // If that fails, the next start removes it.
             let _ = self.remove(&self.drafts, &draft);
         }
         done
     }
 
-    /// Makes a copy of a snapshot in a draft that can take the place of a volume of this kind. On disk when this
-    /// returns. `like` is the volume whose layers it stands on.
+    /// Copies a snapshot into a draft that can replace a volume of this kind. On disk when this returns. `like` is the
+    /// volume whose layers it uses.
     fn fill_clone(
         &self,
         tree: OwnedFd,
@@ -185,7 +185,7 @@ impl Local {
         Ok(syncfs(&directory)?)
     }
 
-    /// Which kind of volume it is.
+    /// The kind of a volume.
     fn kind(&self, id: &SandboxId) -> Result<Kind, StorageError> {
         match open_named(&self.volumes, id) {
             Ok(_) => Ok(Kind::Plain),
@@ -209,7 +209,7 @@ impl Local {
             failpoint!("local.rollback_after_exchange");
             fsync(self.room(kind))?;
             failpoint!("local.rollback_after_sync");
-            // What it held before. If it cannot be removed, it is swept at the next start.
+            // The previous content. If it cannot be removed, the next start removes it.
             if let Err(error) = self.remove(&self.drafts, draft) {
                 tracing::warn!(%error, %id, "what a rollback replaced stays until the next start");
             }
@@ -264,7 +264,7 @@ impl BlockingSnapshots for Local {
         self.root(id)
     }
 
-    /// It never has a quota to keep.
+    /// There is never a quota.
     fn fork(
         &self,
         id: &SandboxId,
@@ -319,13 +319,13 @@ fn exchange(drafts: &OwnedFd, draft: &CStr, room: &OwnedFd, name: &CStr) -> rust
     if error != Errno::ACCESS {
         return Err(error);
     }
-    // The volume goes, so it does not matter what becomes of its mode.
+    // The volume is being removed, so its mode does not matter.
     chmodat(room, name, Mode::RWXU, AtFlags::empty())?;
     with_write_access(drafts, draft, exchange, room, name)
 }
 
-/// Moves a directory whose owner, who is us if we are not root, has forbidden itself to change it. It has its own mode
-/// again in the place that it was moved to.
+/// Moves a directory that its owner (us, if we are not root) must not write to. It gets its own mode back in the new
+/// place.
 fn with_write_access(
     from: &OwnedFd,
     name: &CStr,

@@ -1,4 +1,4 @@
-//! What plain directories must get right: removing a tree that somebody hostile made.
+//! Plain directories: removing a tree that a hostile user has created.
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -158,7 +158,7 @@ fn blocks_and_names(path: PathBuf) -> (u64, u64) {
     (metadata.ino(), metadata.nlink())
 }
 
-/// Makes a file look as if nobody had touched it for long.
+/// Makes a file look as if it had not been changed for long.
 async fn until_settled(path: &Path) {
     let changed = || {
         use std::os::unix::fs::MetadataExt as _;

@@ -1,9 +1,9 @@
-//! What did not change since an earlier snapshot is not copied again: the new one has the earlier one's file under
-//! its own name. Nobody writes to snapshots, so they may share files; with the live tree they never do.
+//! Files that did not change since an earlier snapshot are not copied again: the new snapshot hard-links the earlier
+//! one's file. Snapshots are never written to, so they may share files; with the live tree they never do.
 //!
-//! A file is the same if its inode, size and both times are: the kernel sets the time of change, and nobody inside
-//! can. As that time has a grain, a file that changed within [`limits::SNAPSHOT_SETTLED`] of a snapshot is not noted
-//! down, for another change might look alike; it is copied again the next time.
+//! A file is unchanged if its inode, size and both times are: the kernel sets the change time, and nobody inside can.
+//! Since timestamps have a granularity, a file that changed within [`limits::SNAPSHOT_SETTLED`] of a snapshot is not
+//! listed, because another change might get the same time; it is copied again for the next one.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -18,7 +18,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::copy::{Place, open_place};
 use sandkeep_core::limits;
 
-/// What a live file was when it was copied.
+/// The state of a live file when it was copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     size: i64,
@@ -43,7 +43,7 @@ pub(super) struct Earlier {
 }
 
 impl Earlier {
-    /// Reads what was noted down. A list that cannot be understood is as good as none: all is copied.
+    /// Reads the list. An unintelligible list counts as missing: everything is copied.
     pub fn read(tree: OwnedFd, list: OwnedFd) -> io::Result<Self> {
         let mut text = Vec::new();
         File::from(list).read_to_end(&mut text)?;
@@ -51,7 +51,7 @@ impl Earlier {
         Ok(Self { tree, files: lines.filter_map(parse).collect() })
     }
 
-    /// Gives the new snapshot the earlier one's file, if it is the same.
+    /// Links the earlier snapshot's file into the new one, if it is unchanged.
     pub fn link(&self, stat: &Stat, to: impl AsFd, name: &CStr) -> io::Result<Shared> {
         let Some((stamp, path)) = self.files.get(&stat.st_ino) else { return Ok(Shared::No) };
         if *stamp != Stamp::of(stat) {
@@ -60,14 +60,14 @@ impl Earlier {
         let Ok((directory, file)) = open_place(&self.tree, path) else { return Ok(Shared::No) };
         match linkat(directory, file, to, name, AtFlags::empty()) {
             Ok(()) => Ok(Shared::Yes),
-            // It has as many names as a file can have, or this filesystem knows no second ones.
+            // It has the maximum number of links, or this file system has no hard links.
             Err(Errno::MLINK | Errno::NOENT | Errno::PERM | Errno::NOTSUP) => Ok(Shared::No),
             Err(error) => Err(error.into()),
         }
     }
 }
 
-/// Whether a file is now the earlier one's too.
+/// Whether a file is now shared with the earlier snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shared {
     Yes,
@@ -84,10 +84,10 @@ fn parse(line: &[u8]) -> Option<(u64, (Stamp, CString))> {
     Some((inode, (Stamp { size, modified, changed }, path)))
 }
 
-/// What is noted down of a new snapshot.
+/// The list of a new snapshot.
 pub(super) struct List {
     file: BufWriter<File>,
-    /// What changed later is not noted down.
+    /// Files that changed after this are not listed.
     settled: (i64, i64),
 }
 

@@ -1,5 +1,5 @@
-//! What did not change between two snapshots is not read: a large tree with one small change costs no more than a look
-//! at its names.
+//! Files unchanged between two snapshots are not read: a large tree with one small change costs no more than listing
+//! its names.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ fn bytes_read() -> u64 {
     read.and_then(|read| read.parse().ok()).expect("a number")
 }
 
-/// Lets the clock go on until what was changed last is older than the grain of its time.
+/// Waits until the last change is older than the granularity of timestamps.
 async fn until_settled(path: &Path) {
     let changed = fs::metadata(path).and_then(|metadata| metadata.modified()).expect("a file");
     let settled = changed + limits::DIFF_SETTLED + limits::SNAPSHOT_SETTLED;
@@ -65,7 +65,7 @@ async fn files_that_snapshots_on_local_share_are_not_read() {
     assert_unread(&LocalStorage::open(dir.path()).expect("local"), false).await;
 }
 
-/// However the test ends, the pool is let go.
+/// Releases the pool however the test ends.
 struct Mounted(PathBuf);
 
 impl Drop for Mounted {

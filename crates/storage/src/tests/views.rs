@@ -1,4 +1,4 @@
-//! Views of layered roots beside what the kernel shows of them.
+//! Views of layered roots compared with the kernel's.
 
 use std::fs;
 use std::io::Read as _;
@@ -116,7 +116,7 @@ fn a_tree_that_changes_is_read_to_an_end() {
     });
 }
 
-/// Whoever has a view of something keeps it alive.
+/// A view keeps its resources alive.
 #[test]
 fn what_a_view_keeps_goes_with_it() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -128,8 +128,7 @@ fn what_a_view_keeps_goes_with_it() {
     assert!(!place.exists(), "it outlives its reader");
 }
 
-/// Lets each list of acts happen above those before it, in a real overlay, and looks at what comes of it
-/// both ways.
+/// Applies each list of acts on top of those before it, in a real overlay, and reads the result in both ways.
 fn compare(stages: &[Vec<Act>]) {
     let top = TempDir::new().expect("a directory");
     let make = |name: String| {
@@ -150,7 +149,7 @@ fn compare(stages: &[Vec<Act>]) {
         };
         let mounted = Mounted::open(&root).expect("it can be mounted");
         acts.iter().for_each(|act| carry_out(mounted.path(), act));
-        // It says if the two differ.
+        // It fails if the two differ.
         mounted.tell().expect("the same both ways");
         lowers.push(upper);
     }

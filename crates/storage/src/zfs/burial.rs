@@ -1,4 +1,5 @@
-//! Removing what others may stand on: it is marked dead, by which it is gone, and destroyed when nothing stands on it.
+//! Removes datasets that others may depend on: a dataset is marked dead, which makes it invisible, and destroyed when
+//! nothing depends on it.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,7 +11,7 @@ use super::{DEAD, Zfs, place};
 use sandkeep_core::{failpoint, limits};
 
 impl Zfs {
-    /// Removes a dataset with all that is beneath it: gone at once, by one mark. `Ok` if it is not there.
+    /// Removes a dataset with everything below it, by one mark. `Ok` if it does not exist.
     pub(super) fn bury(&self, name: &str) -> io::Result<()> {
         let seen = self.look(name)?;
         if seen.is_empty() {
@@ -24,7 +25,7 @@ impl Zfs {
         Ok(())
     }
 
-    /// Marks a dataset as dead, by what a look at it told. What is in it is dead with it.
+    /// Marks a dataset as dead. Everything in it is dead as well.
     fn condemn(&self, seen: &[Seen]) -> io::Result<()> {
         for dataset in seen.iter().filter(|it| it.is_dataset()) {
             self.unmount(dataset)?;
@@ -37,7 +38,7 @@ impl Zfs {
         Ok(())
     }
 
-    /// Destroys what is dead, as far as nothing stands on it any more; returns all that is there then.
+    /// Destroys dead datasets that nothing depends on; returns everything that is left.
     pub(super) fn collect(&self) -> io::Result<Vec<Seen>> {
         let mut left = self.look(self.names.own())?;
         let mut in_use = BTreeSet::new();
@@ -51,7 +52,7 @@ impl Zfs {
         Ok(left)
     }
 
-    /// Tries again what was in use when it should have gone, if there is something and nobody else is at it.
+    /// Retries datasets that were in use, if there are any and no other task is doing so.
     pub(super) fn collect_late(&self) -> io::Result<()> {
         match (self.in_use().is_empty(), self.changing.try_lock()) {
             (true, _) | (false, Err(_)) => Ok(()),
@@ -63,8 +64,8 @@ impl Zfs {
         self.in_use.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether it could be. It refuses what is in use by a mount that somebody else has a copy of: whoever ran on it is
-    /// gone, but the kernel may still be about to take it down.
+    /// Whether it was destroyed. It is refused while another process has a copy of its mount: the sandbox's processes
+    /// are gone, but the kernel may still be releasing it.
     fn destroy_dead(&self, name: &str) -> io::Result<bool> {
         let tries = match self.in_use().contains(name) {
             true => 1,
@@ -81,7 +82,7 @@ impl Zfs {
         }
     }
 
-    /// What is dead but needed keeps only what its snapshots hold: what was written after the last one goes.
+    /// A dead but needed dataset keeps only its snapshots' data: everything written after the last one is discarded.
     fn empty(&self, left: &[Seen]) {
         for dataset in left.iter().filter(|it| it.dead && it.is_dataset()) {
             if let Some(last) = look::last_snapshot(left, &dataset.name) {
@@ -90,14 +91,14 @@ impl Zfs {
         }
     }
 
-    /// Gives back what was written to a dataset since its last snapshot. Nobody may need that any more.
+    /// Discards what was written to a dataset since its last snapshot. Nothing may need it any more.
     pub(super) fn forget_since(&self, last: &Seen) {
         if let Err(error) = self.tool.run_once(&["rollback", &last.name]) {
             tracing::debug!(%error, name = last.name, "what nobody needs stays for now");
         }
     }
 
-    /// Removes datasets in which there are no others.
+    /// Removes datasets without children.
     pub(super) fn remove(&self, datasets: &[Seen]) -> io::Result<()> {
         if datasets.is_empty() {
             return Ok(());
@@ -108,7 +109,7 @@ impl Zfs {
         self.collect().map(drop)
     }
 
-    /// Finishes or removes what a crash left half-done. What cannot be is tried again at the next start.
+    /// Finishes or removes what a crash interrupted. Failures are retried at the next start.
     pub(super) fn settle(&self) {
         if let Err(error) = self.try_settle() {
             tracing::warn!(%error, "cannot clear up in {}", self.names.own());
@@ -120,7 +121,7 @@ impl Zfs {
         let datasets = || all.iter().filter(|it| it.is_dataset() && !it.dead);
         let volumes = datasets().filter(|it| self.names.is_volume(&it.name));
         for volume in volumes.filter_map(|it| Volume::among(&all, &it.name)) {
-            // Nobody looks at a snapshot any more who did so before this daemon, and no layer is under way.
+            // Views of an earlier daemon are unused, and no layer is being created.
             for capture in volume.captures() {
                 self.tool.run(&["destroy", "-d", &capture.name])?;
             }
@@ -144,7 +145,7 @@ impl Zfs {
     }
 }
 
-/// The first that is dead and that nothing stands on, with all that is in it. Nothing within `but` is meant.
+/// The first dead dataset that nothing depends on, with everything in it, ignoring those within `but`.
 pub fn needless(seen: &[Seen], but: &BTreeSet<String>) -> Option<String> {
     let is_free = |outer: &str| {
         let mut clones = seen.iter().filter(|it| !names::is_within(&it.name, outer));

@@ -1,4 +1,4 @@
-//! What of the pool is whose, for somebody who only looks.
+//! The owners of everything in the pool, for a read-only caller.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -19,19 +19,19 @@ pub struct Holding {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// What all share, and what a layer is.
+    /// Shared datasets and layers.
     Shared,
     Sandbox(SandboxId),
     Snapshot(SandboxId, SnapshotId),
-    /// A layer in the making.
+    /// An unfinished layer.
     Draft,
-    /// It was removed, and something stands on it.
+    /// It was removed, and something depends on it.
     Needed,
     Nobody(&'static str),
 }
 
 impl ZfsStorage {
-    /// All that a data directory has in its pool; nothing if it has none. It changes nothing and takes no lock.
+    /// Everything that a data directory has in its pool; nothing if it has none. Read-only, and takes no lock.
     pub fn census(data_dir: &Path) -> io::Result<Vec<Holding>> {
         let Some(claim) = Claim::read(&place::of(data_dir))? else { return Ok(Vec::new()) };
         let tool = Tool::find().map_err(io::Error::other)?;
@@ -61,7 +61,7 @@ fn all_idle(names: &Names, seen: &[Seen]) -> BTreeSet<String> {
     volumes.flat_map(idle).collect()
 }
 
-/// What is dead and would be destroyed now.
+/// Dead datasets that would be destroyed now.
 fn all_needless(seen: &[Seen]) -> BTreeSet<String> {
     let (mut left, mut found) = (seen.to_vec(), BTreeSet::new());
     while let Some(name) = needless(&left, &BTreeSet::new()) {
@@ -94,7 +94,7 @@ fn whose(names: &Names, seen: &[Seen], it: &Seen) -> Whose {
 mod tests {
     use super::*;
 
-    /// A row of a look: name, whether it goes, what it is cloned from, whether it is dead, and the tree if it has one.
+    /// A row: name, whether it is being destroyed, its origin, whether it is dead, and its tree if any.
     fn row(name: &str, going: &str, origin: &str, dead: &str, tree: &str) -> Seen {
         Seen::of([name, going, origin, "none", dead, tree].map(str::to_owned))
     }

@@ -1,4 +1,4 @@
-//! The program `zfs`, run without a shell, for a bounded time, and with what it says read strictly.
+//! Runs the program `zfs` without a shell, for a bounded time, and parses its output strictly.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -15,7 +15,7 @@ use crate::StorageError;
 use sandkeep_core::limits;
 use sandkeep_sys::pidfd;
 
-/// Where system programs are, for a daemon whose PATH does not say so. It is also all that `zfs` itself gets.
+/// The usual program directories, for a daemon whose PATH lacks them. It is also the whole PATH of `zfs` itself.
 const USUAL: &str = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin";
 
 pub struct Tool {
@@ -30,13 +30,13 @@ pub struct Row {
     pub value: String,
 }
 
-/// How far below a dataset to look.
+/// How deep to search below a dataset.
 #[derive(Clone, Copy, Debug)]
 pub enum Reach {
     Itself,
-    /// What is in it, without what is in that.
+    /// Its children, without theirs.
     Children,
-    /// All that is beneath it, snapshots too.
+    /// Everything below it, including snapshots.
     All,
 }
 
@@ -63,13 +63,13 @@ impl Tool {
         }
     }
 
-    /// Runs `zfs` and returns what it wrote. What it refuses is an error of a kind that tells why, with its words.
-    /// A dataset may be busy for a moment after it was unmounted, so that is tried again for a while.
+    /// Runs `zfs` and returns its output. A refusal becomes an error whose kind tells why, with its message. A dataset
+    /// may be busy for a moment after it was unmounted, so that case is retried for a while.
     pub fn run(&self, arguments: &[&str]) -> io::Result<String> {
         self.try_often(limits::ZFS_BUSY_TRIES, arguments)
     }
 
-    /// The same, tried again up to so often.
+    /// The same, with this many attempts.
     pub fn try_often(&self, times: usize, arguments: &[&str]) -> io::Result<String> {
         let mut tries = 0;
         loop {
@@ -83,8 +83,8 @@ impl Tool {
         }
     }
 
-    /// These columns of all datasets and snapshots beneath one: each before what is in it, snapshots of one dataset
-    /// in the order in which they were made.
+    /// These columns of all datasets and snapshots below one: parents before children, snapshots of one dataset in
+    /// order of creation.
     pub fn list<const N: usize>(
         &self,
         beneath: &str,
@@ -96,7 +96,7 @@ impl Tool {
         told.lines().map(fields).collect()
     }
 
-    /// The values of properties, in the order in which `zfs` tells them.
+    /// The values of properties, in the order in which `zfs` prints them.
     pub fn get(&self, dataset: &str, properties: &str, reach: Reach) -> io::Result<Vec<Row>> {
         let mut arguments = vec!["get", "-H", "-p", "-o", "name,property,value"];
         arguments.extend(reach.arguments());
@@ -148,8 +148,8 @@ fn text(mut file: File) -> io::Result<String> {
     Ok(text)
 }
 
-/// How it ended; `None` if it did not in time. Then it is killed, and whoever waits for that does so elsewhere: the
-/// kernel may hold it for as long as a disk does not answer.
+/// How it ended; `None` after the timeout. Then it is killed, and another thread waits for it: the kernel may block it
+/// for as long as a disk does not answer.
 fn wait(mut child: Child) -> io::Result<Option<ExitStatus>> {
     let ended = pidfd::open(child.id()).and_then(|process| ends_in_time(&process));
     if let Ok(true) = ended {
@@ -171,7 +171,7 @@ fn ends_in_time(process: &OwnedFd) -> io::Result<bool> {
     }
 }
 
-/// Why `zfs` refused, by the words that all its versions use.
+/// Classifies a refusal by its message, which is the same in all versions.
 fn kind(complained: &str) -> io::ErrorKind {
     let kinds = [
         ("does not exist", io::ErrorKind::NotFound),
@@ -198,7 +198,7 @@ fn fields<const N: usize>(line: &str) -> io::Result<[String; N]> {
     fields.try_into().map_err(strange)
 }
 
-/// A path as `zfs` takes it.
+/// A path as an argument for `zfs`.
 pub fn argument(path: &Path) -> io::Result<&str> {
     let unreadable = || io::Error::other(format!("{} is no text", path.display()));
     path.to_str().ok_or_else(unreadable)

@@ -1,6 +1,6 @@
-//! Layers as datasets with one snapshot, which volumes and the layers above are cloned from. Each holds the whole tree
-//! up to itself and is known by its chain id. The snapshot is what makes a draft a layer. None is mounted once it is
-//! kept.
+//! Layers as datasets with one snapshot, from which volumes and the layers above are cloned. Each contains the whole
+//! tree up to itself and is identified by its chain id. The snapshot turns a draft into a layer. A stored layer is
+//! never mounted.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,14 +18,14 @@ use crate::offload::{BlockingLayers, keep};
 use crate::{LayerDraft, LayerId, LayerKey, StorageError, Whiteouts};
 use sandkeep_core::{SandboxId, SnapshotId};
 
-/// The topmost of some layers.
+/// The topmost of several layers.
 pub(super) struct Top {
     pub snapshot: String,
     pub bytes: u64,
 }
 
 impl Zfs {
-    /// What to clone to stand on these layers; `None` for none.
+    /// What to clone for these layers; `None` for none.
     pub(super) fn top(&self, layers: &[LayerId]) -> Result<Option<Top>, StorageError> {
         check_count(layers)?;
         let Some(key) = chain_key(layers) else { return Ok(None) };
@@ -37,7 +37,7 @@ impl Zfs {
         }
     }
 
-    /// All layers that are kept.
+    /// All stored layers.
     fn kept(&self) -> io::Result<BTreeMap<LayerKey, Top>> {
         let asked = ["referenced", DEAD].join(",");
         let rows = self.tool.get(&self.names.layers(), &asked, Reach::All)?;
@@ -84,7 +84,7 @@ impl Zfs {
         found.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Has `work` done with a snapshot of a volume's tree that is nobody's.
+    /// Runs `work` with a temporary snapshot of a volume's tree.
     fn with_capture<T>(
         &self,
         id: &SandboxId,
@@ -97,7 +97,7 @@ impl Zfs {
         let capture = format!("{tree}@{}", names::new_capture(&random()));
         self.tool.run(&["snapshot", &capture]).map_err(failed)?;
         let done = work(&capture);
-        // It stays for as long as the layer does, and is no snapshot of the volume.
+        // It stays as long as the layer does, and is not a snapshot of the volume.
         self.tool.run(&["destroy", "-d", &capture]).map_err(failed)?;
         done
     }
@@ -156,7 +156,7 @@ impl BlockingLayers for Zfs {
         self.kept().map(|kept| kept.into_keys().collect())
     }
 
-    /// What stands on it keeps what it needs.
+    /// Clones keep what they need.
     fn remove_layer(&self, layer: &LayerKey) -> Result<(), StorageError> {
         let _changing = self.changing();
         let removed = self.kept().and_then(|kept| match kept.get(layer) {
@@ -167,7 +167,7 @@ impl BlockingLayers for Zfs {
     }
 }
 
-/// The lowest layer of a list that is not kept above those below it.
+/// The lowest layer of a list that is not stored above those below it.
 fn first_missing(kept: &BTreeMap<LayerKey, Top>, layers: &[LayerId]) -> LayerId {
     let is_kept =
         |count: usize| chain_key(&layers[..count]).is_some_and(|key| kept.contains_key(&key));

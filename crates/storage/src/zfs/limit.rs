@@ -1,5 +1,5 @@
-//! The limit of a tree, which is what was asked for, but for clones of full ones: ZFS refuses a limit below what is there,
-//! and a fork has to be given an identity and be started. They get a little more, until they hold less.
+//! The limit of a tree. It is the requested one, except for clones of full trees: ZFS refuses a limit below the current
+//! size, and a fork must be given an identity and started. They get a little more, until they hold less.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -10,12 +10,12 @@ use super::{BASE, Zfs, number, value};
 use sandkeep_core::{SandboxId, limits::FULL_TREE_HEADROOM_BYTES};
 
 const REFQUOTA: &str = "refquota";
-/// A property of our own, of a tree: the limit that was asked for.
+/// Our own property of a tree: the requested limit.
 const ASKED: &str = "sandkeep:limit";
-/// What has to be read of a tree to know it.
+/// The properties needed to compute it.
 pub(super) const PROPERTIES: &str = "refquota,sandkeep:limit";
 
-/// The limit of a tree that was asked for; `None` without one, which is told as 0.
+/// The requested limit of a tree; `None` without one, which is reported as 0.
 pub(super) fn asked(rows: &[Row], tree: &str) -> io::Result<Option<u64>> {
     let limit = match value(rows, tree, ASKED) {
         Some(_) => number(rows, tree, ASKED)?,
@@ -25,7 +25,7 @@ pub(super) fn asked(rows: &[Row], tree: &str) -> io::Result<Option<u64>> {
 }
 
 impl Zfs {
-    /// The properties of a tree of this volume that begins with so many bytes, of which those of `base` are in layers.
+    /// The properties of a tree that starts with this many bytes, of which `base` are in layers.
     pub(super) fn limits(
         &self,
         id: &SandboxId,
@@ -44,12 +44,12 @@ impl Zfs {
         properties
     }
 
-    /// The volumes whose limit may be more than was asked for.
+    /// The volumes whose limit may be above the requested one.
     pub(super) fn lenient(&self) -> MutexGuard<'_, BTreeSet<SandboxId>> {
         self.lenient.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a tree that holds no more than it may the limit that was asked for.
+    /// Sets the requested limit on a tree that holds no more than it.
     pub(super) fn tend_volume(&self, id: &SandboxId) -> io::Result<()> {
         if !self.lenient().contains(id) {
             return Ok(());
@@ -61,7 +61,7 @@ impl Zfs {
         Ok(())
     }
 
-    /// Whether its limit is now what was asked for.
+    /// Whether its limit is now the requested one.
     fn tighten(&self, id: &SandboxId) -> io::Result<bool> {
         let volume = match self.volume(id) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
@@ -75,13 +75,13 @@ impl Zfs {
         }
         let set = self.tool.run(&["set", &format!("{REFQUOTA}={asked}"), tree]);
         match set.as_ref().map_err(io::Error::kind) {
-            // It holds too much still.
+            // It still holds too much.
             Err(io::ErrorKind::QuotaExceeded | io::ErrorKind::StorageFull) => Ok(false),
             Ok(_) | Err(_) => set.map(|_| true),
         }
     }
 
-    /// Remembers those that an earlier daemon left lenient.
+    /// Finds the volumes that an earlier daemon left with a higher limit.
     pub(super) fn find_lenient(&self) -> io::Result<()> {
         let rows = self.tool.get(&self.names.volumes(), PROPERTIES, Reach::All)?;
         let told = |wanted: &'static str| {

@@ -1,5 +1,4 @@
-//! What there is in the pool, as one run of `zfs` tells it: what each dataset and snapshot is to the others, and which
-//! of them are dead.
+//! The content of the pool, from one run of `zfs`: the relations of datasets and snapshots, and which of them are dead.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,21 +7,21 @@ use super::names::{self, Part};
 use super::{DEAD, TREE, Zfs};
 use sandkeep_core::{SandboxId, SnapshotId};
 
-/// A property that says yes.
+/// The value of a property that means yes.
 pub const YES: &str = "on";
 
 /// A dataset or a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// With that of its dataset, if it is a snapshot.
+    /// Including that of its dataset, if it is a snapshot.
     pub name: String,
     pub kind: Kind,
-    /// The snapshot that it is a clone of.
+    /// The snapshot that it was cloned from.
     pub origin: Option<String>,
     pub mountpoint: Option<PathBuf>,
-    /// It, or what it is in, was removed, and goes when nothing stands on it any more.
+    /// It, or a parent, was removed, and is destroyed when nothing depends on it any more.
     pub dead: bool,
-    /// Which dataset is the tree, if it is a volume.
+    /// The dataset of the tree, if it is a volume.
     tree: Option<String>,
 }
 
@@ -30,13 +29,13 @@ pub struct Seen {
 pub enum Kind {
     Dataset,
     Snapshot,
-    /// A snapshot that goes as soon as nothing needs it: it counts as gone.
+    /// A snapshot that is destroyed as soon as nothing needs it: it counts as gone.
     Going,
 }
 
 impl Seen {
     pub(super) fn of([name, going, origin, mountpoint, dead, tree]: [String; 6]) -> Self {
-        // What a property does not say is told as a dash.
+        // A property without a value is printed as a dash.
         let said = |value: String| (value != "-").then_some(value);
         let kind = match (names::split(&name).1, going.as_str()) {
             (None, _) => Kind::Dataset,
@@ -63,19 +62,19 @@ impl Seen {
     }
 }
 
-/// Whether a dataset has snapshots that do not go.
+/// Whether a dataset has snapshots that are not being destroyed.
 pub fn has_snapshots(seen: &[Seen], dataset: &str) -> bool {
     seen.iter().any(|it| it.kind == Kind::Snapshot && it.dataset() == dataset)
 }
 
-/// All that is in the dataset of one volume.
+/// Everything in the dataset of one volume.
 pub struct Volume {
     pub name: String,
     seen: Vec<Seen>,
 }
 
 impl Volume {
-    /// Out of a look that has all of it; `None` if it is not there.
+    /// Extracts a volume from a complete list; `None` if it does not exist.
     pub fn among(all: &[Seen], name: &str) -> Option<Self> {
         let within = |it: &&Seen| !it.dead && names::is_within(&it.name, name);
         let seen: Vec<_> = all.iter().filter(within).cloned().collect();
@@ -87,7 +86,7 @@ impl Volume {
         Part::of(it.name.strip_prefix(&self.name)?.strip_prefix('/')?)
     }
 
-    /// What its sandbox sees. A volume that is half-made has none.
+    /// The sandbox's files. A half-created volume has none.
     pub fn tree(&self) -> io::Result<&Seen> {
         let named = self
             .seen
@@ -99,13 +98,13 @@ impl Volume {
         tree.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// One of its snapshots, in whichever of its datasets that is; `None` if it is gone.
+    /// One of its snapshots, in whichever of its datasets; `None` if it is gone.
     pub fn snapshot(&self, snapshot: &SnapshotId) -> Option<&Seen> {
         let is_it = |it: &&Seen| names::split(&it.name).1 == Some(snapshot.as_str());
         self.seen.iter().filter(|it| it.kind == Kind::Snapshot).find(is_it)
     }
 
-    /// The clone that a snapshot is looked at by.
+    /// The clone for reading a snapshot.
     pub fn view(&self, snapshot: &SnapshotId) -> Option<&Seen> {
         self.seen.iter().find(|it| self.part(it) == Some(Part::View(snapshot.clone())))
     }
@@ -120,19 +119,19 @@ impl Volume {
         self.seen.iter().filter(captured)
     }
 
-    /// What was its tree, or was to be.
+    /// Former or intended trees.
     pub fn former_trees(&self) -> impl Iterator<Item = &Seen> {
         let tree = self.tree().map(|tree| &tree.name).ok();
         let former = move |it: &&Seen| tree.is_some_and(|tree| *tree != it.name);
         self.seen.iter().filter(|it| self.part(it) == Some(Part::Tree)).filter(former)
     }
 
-    /// Those of them that have no snapshots: they are nobody's.
+    /// Those without snapshots: nothing needs them.
     pub fn idle_trees(&self) -> impl Iterator<Item = &Seen> {
         self.former_trees().filter(|it| !has_snapshots(&self.seen, &it.name))
     }
 
-    /// The last snapshot of a dataset, if it has one, going or not.
+    /// The last snapshot of a dataset, if any, including those being destroyed.
     pub fn last_snapshot(&self, dataset: &str) -> Option<&Seen> {
         last_snapshot(&self.seen, dataset)
     }
@@ -143,12 +142,12 @@ pub fn last_snapshot<'a>(seen: &'a [Seen], dataset: &str) -> Option<&'a Seen> {
 }
 
 impl Zfs {
-    /// All datasets and snapshots beneath one, itself included; none if that is not there.
+    /// All datasets and snapshots below one, including itself; none if that does not exist.
     pub(super) fn look(&self, beneath: &str) -> io::Result<Vec<Seen>> {
         look(&self.tool, beneath)
     }
 
-    /// What there is of a volume; `NotFound` if there is none.
+    /// Everything of a volume; `NotFound` if it does not exist.
     pub(super) fn volume(&self, id: &SandboxId) -> io::Result<Volume> {
         let name = self.names.volume(id);
         let seen = self.look(&name)?;

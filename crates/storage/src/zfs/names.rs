@@ -1,5 +1,4 @@
-//! What datasets are called. A name is given once and stays: what a dataset is to its volume, and whether it is dead,
-//! properties say.
+//! Names of datasets. A name is never changed: properties say what a dataset is to its volume, and whether it is dead.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,15 +6,15 @@ use std::str::FromStr;
 use crate::{LayerId, LayerKey};
 use sandkeep_core::{SandboxId, SnapshotId, limits};
 
-/// The snapshot that a layer is cloned from. Until there is one it is a draft.
+/// The snapshot that a layer is cloned from. Without it, the dataset is a draft.
 pub const LAYER: &str = "layer";
-/// What the name of a dataset begins with that is the tree of its volume, or was, or is about to be.
+/// Prefix of a dataset that is, was, or will be the tree of its volume.
 const TREE: &str = "tree.";
-/// What the name of a clone begins with that somebody looks at a snapshot by.
+/// Prefix of a clone for reading a snapshot.
 const VIEW: &str = "view-";
-/// What the name of a snapshot begins with that a layer is made from, and that is no snapshot of the volume.
+/// Prefix of a snapshot that a layer is made from, and that is not a snapshot of the volume.
 const CAPTURE: &str = "capture-";
-/// How many digits of a random name are enough among the datasets of one volume or layer.
+/// Length of a random name, enough to be unique among the datasets of one volume or layer.
 const UNIQUE: usize = 12;
 
 /// A text that does not name a pool or a dataset.
@@ -29,7 +28,7 @@ pub struct InvalidDataset {
     text: String,
 }
 
-/// A pool, or a dataset of one, that an operator gave to us. Nothing outside it is ever looked at.
+/// A pool or dataset that an operator gave us. Nothing outside of it is ever touched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dataset(String);
 
@@ -66,7 +65,7 @@ impl fmt::Display for Dataset {
     }
 }
 
-/// All that is one data directory's, beneath the dataset that was given.
+/// Everything of one data directory, below the given dataset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
     own: String,
@@ -81,7 +80,7 @@ impl Names {
         &self.own
     }
 
-    /// The dataset that an operator gave, in which ours is.
+    /// The dataset that the operator gave, which contains ours.
     pub fn given(&self) -> &str {
         self.own.rsplit_once('/').map_or(&self.own, |(given, _)| given)
     }
@@ -94,13 +93,13 @@ impl Names {
         format!("{}/layers", self.own)
     }
 
-    /// What is there as long as the data directory has something in the pool, the inner ones first.
+    /// The datasets that exist as long as the data directory uses the pool, innermost first.
     pub fn rooms(&self) -> [String; 3] {
         [self.volumes(), self.layers(), self.own.clone()]
     }
 
-    /// What holds everything of a volume: its tree, and what has its snapshots. No other volume ever has this name,
-    /// because no other sandbox has this id.
+    /// The dataset of a volume: its tree, and those with its snapshots. The name is never reused, because sandbox ids
+    /// are not.
     pub fn volume(&self, id: &SandboxId) -> String {
         format!("{}/{id}", self.volumes())
     }
@@ -115,7 +114,7 @@ impl Names {
         format!("{}/trial.{}", self.layers(), unique(random))
     }
 
-    /// The layer that a dataset, or a snapshot of it, holds or is to hold.
+    /// The layer that a dataset, or a snapshot of it, contains or will contain.
     pub fn layer(&self, name: &str) -> Option<LayerKey> {
         let (dataset, _) = split(name);
         let (hex, _) = self.beneath(&self.layers(), dataset)?.split_once('.')?;
@@ -128,7 +127,7 @@ impl Names {
         beneath.split('/').next()?.parse().ok()
     }
 
-    /// Whether it is what holds everything of a volume.
+    /// Whether it is the dataset of a volume.
     pub fn is_volume(&self, name: &str) -> bool {
         self.sandbox(name).is_some_and(|id| self.volume(&id) == name)
     }
@@ -148,7 +147,7 @@ impl Names {
     }
 }
 
-/// What a dataset of a volume is, by the last part of its name.
+/// The role of a volume's dataset, from the last part of its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
     Tree,
@@ -185,7 +184,7 @@ pub fn is_capture(name: &str) -> bool {
     split(name).1.is_some_and(|snapshot| snapshot.starts_with(CAPTURE))
 }
 
-/// A dataset and the snapshot that is named after it, if one is.
+/// A dataset, and the snapshot in the name, if any.
 pub fn split(name: &str) -> (&str, Option<&str>) {
     match name.split_once('@') {
         Some((dataset, snapshot)) => (dataset, Some(snapshot)),
@@ -193,7 +192,7 @@ pub fn split(name: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Whether it is that dataset or snapshot, or beneath it.
+/// Whether it is that dataset or snapshot, or below it.
 pub fn is_within(name: &str, outer: &str) -> bool {
     let rest = name.strip_prefix(outer);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))

@@ -1,5 +1,5 @@
-//! Where datasets are mounted on the host. Each has a directory of its own, with a name that nothing ever had: so a
-//! clone can be mounted whatever is mounted elsewhere.
+//! Mount points of datasets on the host. Each is a directory with an unused name, so a clone can be mounted whatever is
+//! mounted elsewhere.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -14,7 +14,7 @@ use super::{Zfs, random};
 use sandkeep_sys::mount;
 use sandkeep_tree::Ids;
 
-/// What the places of drafts begin with.
+/// Prefix of the mount points of drafts.
 pub const DRAFT: &str = "draft";
 const MOUNTED: &str = "mounted";
 
@@ -23,14 +23,14 @@ pub fn of(data_dir: &Path) -> PathBuf {
 }
 
 impl Zfs {
-    /// A directory to mount something on.
+    /// A new mount point.
     pub(super) fn new_place(&self, label: &str) -> io::Result<PathBuf> {
         let path = self.place.join(MOUNTED).join(format!("{label}.{}", random()));
         DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
         Ok(path)
     }
 
-    /// Where a dataset is mounted, or would be.
+    /// The mount point of a dataset, mounted or not.
     pub(super) fn place_of<'a>(&self, dataset: &'a Seen) -> io::Result<&'a Path> {
         let path = dataset.mountpoint.as_deref().filter(|path| path.starts_with(&self.place));
         let elsewhere =
@@ -38,12 +38,12 @@ impl Zfs {
         path.ok_or_else(|| io::Error::other(elsewhere()))
     }
 
-    /// Mounts a dataset, if it is not: nosuid and nodev whatever its properties say, which not every ZFS heeds.
+    /// Mounts a dataset if it is not mounted: always nosuid and nodev, because not every ZFS honours these properties.
     pub(super) fn mount(&self, name: &str, path: &Path) -> io::Result<()> {
         match state(path) {
             Ok(State::Mounted) => return quiet(path),
             Ok(State::Free) => {}
-            // Whoever served it is gone.
+            // Its server process is gone.
             Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
                 unmount(path, UnmountFlags::DETACH)?;
             }
@@ -56,12 +56,12 @@ impl Zfs {
         quiet(path)
     }
 
-    /// Whether a dataset is mounted where we put it, or its directory is there still.
+    /// Whether a dataset is mounted at its place, or its directory still exists.
     pub(super) fn is_mounted(&self, dataset: &Seen) -> bool {
         self.place_of(dataset).is_ok_and(|path| path.symlink_metadata().is_ok() || is_stale(path))
     }
 
-    /// Unmounts a dataset, if it is mounted where we put it, and removes the directory.
+    /// Unmounts a dataset, if it is mounted at its place, and removes the directory.
     pub(super) fn unmount(&self, dataset: &Seen) -> io::Result<()> {
         match self.place_of(dataset) {
             Ok(path) => release(path),
@@ -76,7 +76,7 @@ enum State {
     Mounted,
 }
 
-/// Whether something is mounted on a directory: then it is on another device than the one around it.
+/// Whether something is mounted on a directory: then it is on another device than its parent.
 fn state(path: &Path) -> io::Result<State> {
     let around = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     match path.symlink_metadata()?.dev() == around.symlink_metadata()?.dev() {
@@ -85,7 +85,7 @@ fn state(path: &Path) -> io::Result<State> {
     }
 }
 
-/// Whoever served what is mounted there is gone.
+/// The server process of the mount is gone.
 fn is_stale(path: &Path) -> bool {
     path.symlink_metadata().is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
 }
@@ -97,11 +97,11 @@ fn quiet(path: &Path) -> io::Result<()> {
     mount::set_attributes(root, quiet)
 }
 
-/// Unmounts what is on a directory, if something is, and removes that.
+/// Unmounts a directory, if something is mounted there, and removes it.
 pub fn release(path: &Path) -> io::Result<()> {
     let flags = match state(path) {
         Ok(State::Free) => None,
-        // Whoever looks at it still has it open.
+        // A reader still has it open.
         Ok(State::Mounted) => Some(UnmountFlags::NOFOLLOW | UnmountFlags::DETACH),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
@@ -118,13 +118,13 @@ pub fn release(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes the root directory of a new dataset what that of a volume is.
+/// Gives the root directory of a new dataset the mode and owner of a volume's root.
 pub fn dress(path: &Path, ids: Ids) -> io::Result<()> {
     ids.give_to_root(CWD, path)?;
     Ok(chmodat(CWD, path, Mode::from_raw_mode(0o755), AtFlags::empty())?)
 }
 
-/// Releases all directories of ours that are nobody's.
+/// Releases all of our directories that are unused.
 pub fn sweep(place: &Path, is_used: impl Fn(&Path) -> bool) -> io::Result<()> {
     let entries = match std::fs::read_dir(place.join(MOUNTED)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

@@ -1,5 +1,5 @@
-//! Which part of which pool is a data directory's. It is written down before anything is made there, so nothing is ever
-//! made that nobody knows.
+//! The data directory's part of a pool. It is recorded before anything is created there, so nothing is ever created
+//! without a record.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Write as _};
@@ -17,16 +17,16 @@ use sandkeep_tree::Ids;
 const FILE: &str = "pool";
 const OWN: &str = "sandkeep-";
 
-/// What is written down.
+/// The record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     own: Dataset,
-    /// Found out once: files that are there hold one or the other for good.
+    /// Determined once: existing files have one kind of ids or the other permanently.
     ids: Option<Ids>,
 }
 
 impl Claim {
-    /// `None` if nothing was written down yet.
+    /// `None` if there is no record yet.
     pub fn read(place: &Path) -> io::Result<Option<Self>> {
         let text = match std::fs::read_to_string(place.join(FILE)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -49,7 +49,7 @@ impl Claim {
         self.own.as_str()
     }
 
-    /// The dataset in which ours is.
+    /// The dataset that contains ours.
     pub fn given(&self) -> Option<Dataset> {
         self.own.as_str().rsplit_once('/').and_then(|(given, _)| given.parse().ok())
     }
@@ -125,9 +125,9 @@ impl Zfs {
         Ok(())
     }
 
-    /// Gives back what is given, if nothing is left in it.
+    /// Removes our part of the given dataset, if it is empty.
     pub(super) fn leave(&self) -> io::Result<()> {
-        // Nobody comes after this who would try again.
+        // No later call would retry them.
         self.in_use.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let (left, rooms) = (self.collect()?, self.names.rooms());
         if left.iter().any(|it| !rooms.contains(&it.name)) {
@@ -139,11 +139,11 @@ impl Zfs {
                 destroyed => drop(destroyed?),
             }
         }
-        // After the last of it: whoever opens the storage again begins anew.
+        // Last: afterwards, opening the storage starts over.
         std::fs::remove_file(self.place.join(FILE))
     }
 
-    /// Whether what is mounted here can be id-mapped, by trying it.
+    /// Tries whether this mount can be id-mapped.
     fn try_ids(&self) -> io::Result<Ids> {
         let draft = self.names.new_trial(&random());
         let path = self.make(&draft, place::DRAFT, Start::Empty, &[])?;
@@ -153,7 +153,7 @@ impl Zfs {
     }
 }
 
-/// What the data directory has, or a new part of what is given.
+/// The data directory's existing part, or a new one.
 fn claim(place: &Path, given: &Dataset) -> Result<Claim, StorageError> {
     let failed = |source| io_error("read which dataset is its own", source);
     if let Some(claim) = Claim::read(place).map_err(failed)? {

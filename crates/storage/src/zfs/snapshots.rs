@@ -1,10 +1,10 @@
 //! Snapshots of volumes.
 //!
-//! A rollback never uses `zfs rollback`, which would destroy all later snapshots: a clone of the snapshot becomes the
-//! tree, by a property of the volume, and what was the tree stays beside it for as long as it has snapshots.
+//! A rollback never uses `zfs rollback`, which would destroy all later snapshots. Instead a clone of the snapshot
+//! becomes the tree, by a property of the volume, and the former tree stays beside it as long as it has snapshots.
 //!
 //! ```text
-//! clone → tree.<new>      set sandkeep:tree=tree.<new>      what was the tree: emptied, or dead
+//! clone → tree.<new>      set sandkeep:tree=tree.<new>      the former tree: emptied, or dead
 //!        old volume                                new volume
 //! ```
 
@@ -23,9 +23,9 @@ use sandkeep_tree::{Root, View};
 
 /// One snapshot of a volume.
 pub(super) struct Found {
-    /// With that of its dataset.
+    /// Including that of its dataset.
     pub name: String,
-    /// What it holds, and how much of that was in layers.
+    /// Its size, and how much of that was in layers.
     referenced: u64,
     base: u64,
 }
@@ -56,13 +56,12 @@ impl Zfs {
         Ok(Found { name, referenced, base })
     }
 
-    /// What was written through mappings is not the pool's before.
+    /// Dirty pages of memory mappings are unknown to the pool until they are written back.
     pub(super) fn write_back(&self, volume: &Volume) -> io::Result<()> {
         Ok(syncfs(std::fs::File::open(self.open_tree(volume)?)?)?)
     }
 
-    /// Where a snapshot can be looked at: a clone of it that nobody writes to, and that stays until the snapshot or
-    /// the daemon goes.
+    /// The path of a read-only clone of a snapshot, which stays until the snapshot or the daemon is gone.
     fn look_at(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<PathBuf, StorageError> {
         let _changing = self.changing();
         let found = self.find(id, snapshot)?;
@@ -95,13 +94,13 @@ impl Zfs {
             self.tool.run(&["set", &format!("{TREE}={next}"), &volume.name])
         });
         failpoint!("zfs.rollback_after_switch");
-        // Whatever came of it: one of the two is the tree.
+        // In any case one of the two is the tree.
         let cleared = self.clear_trees(id);
         switched?;
         cleared
     }
 
-    /// What was the tree, or was to be, keeps what its snapshots hold, and goes if it has none.
+    /// A former or intended tree keeps its snapshots' data, and is removed if it has none.
     fn clear_trees(&self, id: &SandboxId) -> io::Result<()> {
         let volume = self.volume(id)?;
         for former in volume.former_trees().filter(|it| self.is_mounted(it)) {
@@ -154,7 +153,7 @@ impl BlockingSnapshots for Zfs {
         View::of_dir(&path).map_err(|source| io_error(format!("open {id}"), source))
     }
 
-    /// A clone of it goes on: then it is gone in name, and goes with the last of them.
+    /// If a clone of it exists, it disappears by name, and is destroyed with the last clone.
     fn delete_snapshot(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<(), StorageError> {
         let _changing = self.changing();
         let delete = || {

@@ -1,4 +1,4 @@
-//! What a pool must get right: nothing is lost that stands on what is removed, and a crash leaves one of two states.
+//! Pools: nothing is lost that depends on a removed dataset, and a crash leaves one of two states.
 
 #[path = "../../../sandkeep/tests/it/support/pool.rs"]
 mod pool;
@@ -15,7 +15,7 @@ use crate::conformance::{Reopen, Subject, crashes, run};
 use sandkeep_core::SnapshotId;
 use sandkeep_sys::mount;
 
-/// A storage on a pool of its own, or a skip.
+/// A storage on a separate pool, or a skip.
 struct Bench {
     storage: ZfsStorage,
     data: TempDir,
@@ -44,7 +44,7 @@ impl Bench {
         ZfsStorage::open(self.data.path(), &given(&self.pool)).expect("open again")
     }
 
-    /// What is in the pool beside the rooms that are always there.
+    /// The content of the pool besides the permanent datasets.
     fn beneath_rooms(&self) -> Vec<String> {
         let rooms = self.storage.inner.names.rooms();
         self.pool.contents().into_iter().filter(|name| !rooms.contains(name)).collect()
@@ -120,7 +120,7 @@ async fn what_is_removed_stays_for_whoever_stands_on_it_and_no_longer() {
     bench.end().await;
 }
 
-/// A mount of its own is what a sandbox that runs has of its volume.
+/// A separate mount, like that of a running sandbox.
 #[tokio::test]
 async fn a_volume_whose_forks_are_in_use_is_rolled_back_and_destroyed() {
     let test = "a_volume_whose_forks_are_in_use_is_rolled_back_and_destroyed";
@@ -156,7 +156,7 @@ async fn a_volume_whose_forks_are_in_use_is_rolled_back_and_destroyed() {
     bench.end().await;
 }
 
-/// Somebody has a mount of a volume that is removed: it is gone in name, and in the pool as soon as it can be.
+/// A removed volume is still mounted elsewhere: its name is gone, and its data as soon as possible.
 #[tokio::test]
 async fn what_is_in_use_when_it_is_removed_goes_later() {
     let Some(bench) = bench("what_is_in_use_when_it_is_removed_goes_later") else { return };

@@ -1,4 +1,4 @@
-//! The suite on the store in memory, and on stores that are broken on purpose: it must notice each.
+//! Runs the suite on the in-memory store, and on deliberately broken ones, each of which it must detect.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ enum Fault {
     KeysAreJoined,
 }
 
-/// A store in memory with one fault.
+/// An in-memory store with one fault.
 struct Broken {
     inner: MemoryStore,
     fault: Fault,
@@ -89,7 +89,7 @@ impl StateStore for Broken {
     }
 }
 
-/// Hands a watch on, but its fifth change comes so many times.
+/// Forwards a watch, but delivers its fifth change this many times.
 fn repeat_fifth(mut watch: Watch, times: usize) -> Watch {
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {

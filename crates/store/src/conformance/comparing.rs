@@ -190,7 +190,7 @@ pub async fn a_value_over_the_limit_is_refused(factory: Factory) -> Verdict {
     Ok(())
 }
 
-/// Futures that are dropped at their first wait leave the store whole: what it lists is what it logged.
+/// Futures dropped at their first wait leave the store consistent: its list matches its log.
 pub async fn a_dropped_write_happened_or_did_not(factory: Factory) -> Verdict {
     let store = factory(1024);
     for n in 0..100_u8 {

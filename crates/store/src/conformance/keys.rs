@@ -1,4 +1,4 @@
-//! Keys are paths of any strings, and a prefix is a path too.
+//! Keys are paths of arbitrary strings, and a prefix is a path too.
 
 use super::{Factory, Verdict, ensure};
 use crate::{Key, Prefix};

@@ -1,4 +1,4 @@
-//! Watches miss nothing, double nothing, and hold up nobody.
+//! Watches miss nothing, duplicate nothing, and block nobody.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -120,7 +120,7 @@ pub async fn list_then_watch_sees_everything(factory: Factory) -> Verdict {
     Ok(())
 }
 
-/// Writes so often that a store which remembers 32 changes has forgotten the first ones.
+/// Writes so often that a store with 32 remembered changes has forgotten the first ones.
 async fn write_past_memory(store: &dyn StateStore) -> Result<Revision, StoreError> {
     let mut revision = store.create(&key(0), Vec::new()).await?;
     for n in 0..200_u8 {
@@ -150,7 +150,7 @@ pub async fn a_forgotten_revision_is_compacted(factory: Factory) -> Verdict {
 pub async fn a_slow_watcher_holds_up_nobody(factory: Factory) -> Verdict {
     let store = factory(32);
     let mut watch = store.watch(&Prefix::all(), Revision(0)).await?;
-    // Nobody reads the watch, and more is written than fits any channel.
+    // The watch is not read, and more is written than fits any channel.
     for _ in 0..8 {
         let last = write_past_memory(&*store).await?;
         store.delete(&key(0), last).await?;

@@ -1,5 +1,5 @@
-//! Reading: a few connections beside the writer. In WAL mode they neither wait for it nor hold it up,
-//! and each read sees everything that was acknowledged before it began.
+//! Reading: a few connections beside the writer. In WAL mode they neither wait for it nor block it, and each read sees
+//! everything that was acknowledged before it started.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,7 +27,7 @@ impl Readers {
         Self { path: path.to_owned(), idle: Mutex::default(), permits }
     }
 
-    /// Runs a query where it may block.
+    /// Runs a query on a thread that may block.
     pub async fn read<T: Send + 'static>(
         self: &Arc<Self>,
         query: impl FnOnce(&mut Connection) -> Result<T, StoreError> + Send + 'static,
@@ -53,7 +53,7 @@ impl Readers {
     }
 }
 
-/// The runtime that would carry out the read is being shut down.
+/// The async runtime is being shut down.
 fn closed() -> StoreError {
     SqliteError::Closed.into()
 }
@@ -70,7 +70,7 @@ pub(super) fn get(connection: &mut Connection, key: Key) -> Result<Option<Entry>
 }
 
 pub(super) fn list(connection: &mut Connection, prefix: &Prefix) -> Result<Listing, StoreError> {
-    // One transaction, so that the entries and the revision are of the same instant.
+    // One transaction, so that the entries and the revision are from the same instant.
     let transaction = connection.transaction()?;
     let revision = newest(&transaction)?;
     let mut statement = transaction.prepare_cached(

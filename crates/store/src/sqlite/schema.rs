@@ -1,8 +1,8 @@
-//! The file: its tables, its version, and how it is opened.
+//! The file: its tables, its version, and how to open it.
 //!
-//! `log` holds every write that is recent or current; `entries` says which write of a key is
-//! the current one. So a value is written once, at the end of the log, and watchers read the same rows.
-//! Rows of the log up to `horizon.forgotten` are there only because they are current.
+//! `log` contains every recent or current write; `entries` says which write of a key is the current one. So a value is
+//! written once, at the end of the log, and watchers read the same rows. Rows of the log up to `horizon.forgotten`
+//! exist only because they are current.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -13,9 +13,9 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use crate::StoreError;
 use sandkeep_core::limits;
 
-/// The version of the tables below; a file of a newer one is refused.
+/// The version of the tables below; a newer file is refused.
 const VERSION: i64 = 1;
-/// "sdkp": tells our files from other SQLite files.
+/// "sdkp": identifies our files among other SQLite files.
 const APPLICATION_ID: i64 = 0x7364_6B70;
 
 const TABLES: &str = "
@@ -25,7 +25,7 @@ const TABLES: &str = "
     INSERT INTO horizon VALUES (0);
 ";
 
-/// What can be wrong with the file of a store.
+/// Problems of a store's file.
 #[derive(Debug, thiserror::Error)]
 pub enum SqliteError {
     #[error(
@@ -56,7 +56,7 @@ pub enum SqliteError {
 }
 
 impl SqliteError {
-    /// Whether the error says what to do about it, which is then better than any general advice.
+    /// Whether the error says what to do, which is better than general advice.
     pub fn advises(&self) -> bool {
         match self {
             Self::NewerSchema { .. } | Self::Foreign { .. } | Self::Damaged { .. } => true,
@@ -77,9 +77,9 @@ impl From<rusqlite::Error> for StoreError {
     }
 }
 
-/// The one connection that writes; makes the file and its tables if they are missing.
+/// The only writing connection; creates the file and its tables if they are missing.
 pub(super) fn open_writer(path: &Path) -> Result<Connection, SqliteError> {
-    // SQLite would make it readable for all, and gives its side files the same mode.
+    // SQLite would make it world-readable, and gives its side files the same mode.
     OpenOptions::new()
         .create(true)
         .truncate(false)
@@ -104,12 +104,12 @@ pub(super) fn open_writer(path: &Path) -> Result<Connection, SqliteError> {
     Ok(connection)
 }
 
-/// A connection that only reads, beside the writer or beside another process.
+/// A read-only connection, beside the writer or another process.
 pub(super) fn open_reader(path: &Path) -> Result<Connection, SqliteError> {
     open_existing(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
 }
 
-/// A connection that writes beside the one of another process, to a file which that one has prepared.
+/// A connection that writes beside another process's, to a file that the other has prepared.
 pub(super) fn open_second_writer(path: &Path) -> Result<Connection, SqliteError> {
     let connection = open_existing(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     let set = |name, value: &dyn rusqlite::ToSql| {
@@ -136,7 +136,7 @@ fn open_existing(path: &Path, flags: OpenFlags) -> Result<Connection, SqliteErro
 const COMMON: OpenFlags = OpenFlags::SQLITE_OPEN_NO_MUTEX;
 
 enum Version {
-    /// Nothing was ever written to it.
+    /// It was never written to.
     Empty,
     Ours(i64),
     Foreign,
@@ -166,7 +166,7 @@ fn check_whole(path: &Path, connection: &Connection) -> Result<(), SqliteError> 
 fn prepare(connection: &mut Connection) -> rusqlite::Result<()> {
     let _: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
     connection.pragma_update(None, "synchronous", "FULL")?;
-    // The writer does it itself, when nobody waits for it.
+    // The writer does it itself, while it is idle.
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
     if matches!(version(connection)?, Version::Empty) {
         let transaction = connection.transaction()?;
@@ -178,9 +178,8 @@ fn prepare(connection: &mut Connection) -> rusqlite::Result<()> {
     stretch_log(connection)
 }
 
-/// Makes the write-ahead log as long as it will ever be. A commit then overwrites blocks that the file
-/// has already, and syncing it costs no journal commit of the file system: about half of the time
-/// that a caller waits.
+/// Extends the write-ahead log to its maximum size. A commit then overwrites existing blocks, and syncing it needs no
+/// journal commit of the file system: about half of a caller's waiting time.
 fn stretch_log(connection: &Connection) -> rusqlite::Result<()> {
     connection
         .execute_batch("DROP TABLE IF EXISTS stretch; CREATE TABLE stretch (filling BLOB);")?;
@@ -193,7 +192,7 @@ fn stretch_log(connection: &Connection) -> rusqlite::Result<()> {
     connection.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(()))
 }
 
-/// Says which file it is, and tells damage from an unreadable disk.
+/// Adds the file name, and distinguishes damage from an unreadable disk.
 fn name_error(path: &Path, error: rusqlite::Error) -> SqliteError {
     let path = path.to_owned();
     match error.sqlite_error_code() {

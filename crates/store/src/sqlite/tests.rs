@@ -1,5 +1,5 @@
-//! What only a store on a disk promises: it keeps everything, also when its process is killed, and it
-//! says clearly when its file is not usable.
+//! Promises of a store on disk: it keeps everything, even when its process is killed, and reports clearly if its file
+//! is unusable.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
@@ -188,7 +188,7 @@ async fn a_damaged_file_is_refused() {
 
 const CHILD_PATH: &str = "SANDKEEP_TEST_STORE_PATH";
 
-/// Not a test of its own: the process that the test below kills.
+/// Not a separate test: the process that the test below kills.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "started by a_killed_process_loses_nothing_it_acknowledged"]
 async fn child_that_writes_until_it_is_killed() {
@@ -250,7 +250,7 @@ async fn a_killed_process_loses_nothing_it_acknowledged() {
     }
 }
 
-/// How long one create takes alone, and how many fit a second from many at once. Figures, no verdict.
+/// How long a single create takes, and how many concurrent ones fit a second. Figures without a verdict.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement: run it alone with --nocapture"]
 async fn measure_creates() {

@@ -1,5 +1,5 @@
-//! The one thread that writes. Whatever waits in the queue becomes one transaction, so a single
-//! write costs one fsync and a hundred at once cost one fsync too.
+//! The only writing thread. Everything in the queue becomes one transaction, so a single write costs one fsync and a
+//! hundred at once cost one fsync too.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -13,7 +13,7 @@ use super::schema;
 use crate::{Key, Revision, StoreError};
 use sandkeep_core::limits;
 
-/// A write that waits for its answer.
+/// A pending write.
 pub(super) struct Request {
     pub key: Key,
     pub op: Op,
@@ -34,7 +34,7 @@ impl Op {
         }
     }
 
-    /// Whether the write may happen to a key that is at `current`.
+    /// Whether the write may happen to a key with the revision `current`.
     fn check(&self, current: Option<Revision>) -> Result<(), StoreError> {
         match (self, current) {
             (Op::Create { .. }, None) => Ok(()),
@@ -54,11 +54,11 @@ type Answer = Result<Revision, StoreError>;
 pub(super) struct Writer {
     connection: Connection,
     changes_max: u64,
-    /// About what was written ahead since the file itself was last brought up to date.
+    /// Approximate size of the write-ahead log since the last checkpoint.
     ahead_bytes: usize,
 }
 
-/// What one transaction did.
+/// The result of one transaction.
 struct Outcome {
     answers: Vec<Answer>,
     newest: Revision,
@@ -72,8 +72,8 @@ impl Writer {
         Ok(Self { connection, changes_max: changes_max as u64, ahead_bytes: 0 })
     }
 
-    /// A second writer, for a few writes. It never forgets changes: two that do could each undo what the
-    /// other noted about it.
+    /// A second writer, for a few writes. It never trims changes: two trimming writers could undo each other's
+    /// bookkeeping.
     pub fn beside(path: &Path) -> Result<Self, StoreError> {
         let connection = schema::open_second_writer(path)?;
         Ok(Self { connection, changes_max: u64::MAX, ahead_bytes: 0 })
@@ -102,7 +102,7 @@ impl Writer {
             Ok(outcome) => {
                 latest.send_replace(outcome.newest);
                 for (request, answer) in batch.drain(..).zip(outcome.answers) {
-                    // Nobody waits any more if the caller dropped its future.
+                    // The caller may have dropped its future.
                     let _ = request.reply.send(answer);
                 }
                 self.ahead_bytes += outcome.written_bytes;
@@ -119,8 +119,7 @@ impl Writer {
         }
     }
 
-    /// One transaction for the whole batch. On an error nothing of it happened: dropping the
-    /// transaction rolls it back.
+    /// One transaction for the whole batch. On an error nothing happens: dropping the transaction rolls it back.
     fn commit(&mut self, batch: &[Request]) -> rusqlite::Result<Outcome> {
         let transaction =
             self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -145,7 +144,7 @@ impl Writer {
         Ok(Outcome { answers, newest, forgotten, written_bytes })
     }
 
-    /// What need not be done while somebody waits. If it fails the next round tries again.
+    /// Work for idle times. If it fails, the next round tries again.
     fn tidy(&mut self, newest: Revision, forgotten: Revision) {
         if let Err(error) = self.trim(newest, forgotten) {
             tracing::warn!(%error, "the store could not forget old changes");
@@ -158,8 +157,8 @@ impl Writer {
         }
     }
 
-    /// Forgets the oldest changes when there are too many, a sixteenth at once: trimming one row
-    /// with every write would touch one more page each time.
+    /// Trims the oldest changes beyond the maximum, a sixteenth at once: trimming one row with every write would touch
+    /// one more page each time.
     fn trim(&mut self, newest: Revision, forgotten: Revision) -> rusqlite::Result<()> {
         if newest.0 - forgotten.0 <= self.changes_max {
             return Ok(());
@@ -186,7 +185,7 @@ pub(super) fn newest(connection: &Connection) -> rusqlite::Result<Revision> {
         .query_row([], |row| row.get(0).map(from_sql))
 }
 
-/// Changes up to this revision are no longer remembered.
+/// Changes up to this revision are no longer available.
 pub(super) fn forgotten(connection: &Connection) -> rusqlite::Result<Revision> {
     connection
         .prepare_cached("SELECT forgotten FROM horizon")?
@@ -223,7 +222,7 @@ fn apply(
     Ok(())
 }
 
-/// Removes a row of the log that was there only because it was current.
+/// Removes a row of the log that existed only because it was current.
 fn forget(transaction: &Transaction<'_>, revision: Revision) -> rusqlite::Result<()> {
     transaction
         .prepare_cached("DELETE FROM log WHERE revision = ?1")?
@@ -231,13 +230,13 @@ fn forget(transaction: &Transaction<'_>, revision: Revision) -> rusqlite::Result
     Ok(())
 }
 
-/// A write touches a page of the log, one of the entries, and those its value fills.
+/// A write touches a page of the log, one of the entries, and those of its value.
 fn written_about(request: &Request) -> usize {
     const PAGE_BYTES: usize = 4096;
     2 * PAGE_BYTES + request.key.encoded().len() + request.op.value().map_or(0, <[u8]>::len)
 }
 
-/// SQLite's integers are signed; a store does not live for 2^63 writes.
+/// SQLite's integers are signed; no store reaches 2^63 writes.
 pub(super) fn to_sql(revision: Revision) -> i64 {
     i64::try_from(revision.0).unwrap_or(i64::MAX)
 }
@@ -246,7 +245,7 @@ pub(super) fn from_sql(number: i64) -> Revision {
     Revision(u64::try_from(number).unwrap_or(0))
 }
 
-/// One failure, told to every write of the batch.
+/// One failure, reported to every write of the batch.
 #[derive(Clone, Debug)]
 struct CommitFailed(Arc<rusqlite::Error>);
 

@@ -1,5 +1,5 @@
-//! What the files of a subvolume refer to, found by looking through its tree. That takes a step for each file and each
-//! extent, and reads nothing of what is in them.
+//! The size of everything that a subvolume's files refer to, by searching its tree. That takes a step for each file and
+//! each extent, and reads no file content.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,30 +9,30 @@ use super::SUBVOLUME_INODE;
 use super::search::{EXTENT_DATA, Item, Key, LAST_SUBVOLUME, OWN_TREE, search_data};
 use sandkeep_core::limits;
 
-/// How much a subvolume refers to.
+/// The size of a subvolume's references.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holding {
     pub bytes: u64,
-    /// Of that, what goes if the subvolume lets go of it.
+    /// The part that is freed if the subvolume releases it.
     pub own_bytes: u64,
 }
 
-/// Which transactions wrote what. One that is written down is never written to again, so its number tells whose it is.
+/// Which transactions wrote which data. Written data is never overwritten in place, so its transaction identifies its
+/// owner.
 #[derive(Clone, Copy, Debug)]
 pub struct Epochs {
-    /// What was written until then is in a layer, and not counted.
+    /// Data up to this transaction is in a layer, and not counted.
     pub base: u64,
-    /// What was written until then is also in a snapshot, or was charged to another subvolume.
+    /// Data up to this transaction is also in a snapshot, or was charged to another subvolume.
     pub shared: u64,
 }
 
-/// How much of a block is in use, as numerator and denominator: a rule of thumb for trees that were changed here and there.
+/// The used part of a block, as numerator and denominator: a rule of thumb for trees with scattered changes.
 const BLOCKS_PER_USED: (u64, u64) = (3, 2);
-/// What an item takes in its block besides its data.
+/// Size of an item in its block besides its data.
 const ITEM_BYTES: u64 = 25;
 
-/// What a subvolume, given by its root, refers to. One that is written to meanwhile is in no single state, so the caller
-/// looks at one that is read-only.
+/// The size of a subvolume, given by its root. The result is consistent only for a read-only one.
 pub fn holding(subvolume: impl AsFd, epochs: Epochs) -> io::Result<Holding> {
     let first = Key { object: SUBVOLUME_INODE, kind: 0, offset: 0 };
     let last = Key { object: LAST_SUBVOLUME, kind: u32::from(u8::MAX), offset: u64::MAX };
@@ -46,7 +46,7 @@ struct Count {
     epochs: Epochs,
     data: Holding,
     items: Holding,
-    /// How much of an extent nobody has referred to yet, by where it lies.
+    /// The unreferenced rest of each extent, by its location.
     left: HashMap<u64, u64>,
 }
 
@@ -65,14 +65,14 @@ impl Count {
         }
     }
 
-    /// One of its own counts whole, as it is charged. Of a shared one only what is referred to: while a file is written
-    /// anew from its beginning, less and less of the old one is.
+    /// An own extent counts completely, as it is charged. Of a shared one only the referenced part counts: while a file
+    /// is rewritten from its beginning, ever less of the old one is referenced.
     fn add_extent(&mut self, extent: &Extent) {
         let own = extent.generation > self.epochs.shared;
         let known = self.left.get(&extent.place).copied();
         let left = known.unwrap_or(extent.disk_bytes);
         let taken = if own { left } else { left.min(extent.bytes) };
-        // Past the bound what is referred to twice counts twice: too much, never too little.
+        // Beyond the limit, data with two references counts twice: too much, never too little.
         if known.is_some() || self.left.len() < limits::EXTENTS_REMEMBERED_MAX {
             self.left.insert(extent.place, left - taken);
         }
@@ -92,17 +92,17 @@ impl Count {
     }
 }
 
-/// A part of a file that lies somewhere on the disk.
+/// A part of a file with a location on disk.
 pub(super) struct Extent {
     generation: u64,
     pub place: u64,
     pub disk_bytes: u64,
-    /// How much of it this part of the file is.
+    /// The size of this part of the file.
     bytes: u64,
 }
 
 impl Extent {
-    /// From a `btrfs_file_extent_item`. `None` for what is within the item itself, and for a hole.
+    /// Parses a `btrfs_file_extent_item`. `None` for inline data and holes.
     pub fn read(data: &[u8]) -> Option<Self> {
         const INLINE: u8 = 0;
         let word = |at: usize| Some(u64::from_le_bytes(data.get(at..at + 8)?.try_into().ok()?));

@@ -1,4 +1,4 @@
-//! Where on its device the blocks of a file lie.
+//! The locations of a file's blocks on its device.
 
 use std::io;
 use std::ops::Range;
@@ -7,8 +7,8 @@ use std::os::fd::AsFd;
 use super::holding::Extent;
 use super::search::{CHUNK_ITEM, CHUNK_TREE, EXTENT_DATA, FIRST_CHUNK, Key, OWN_TREE, search_data};
 
-/// The blocks of a file, as ranges of bytes of the one device that its filesystem has. The caller makes sure that the file
-/// is not written to.
+/// The blocks of a file, as byte ranges of its file system's only device. The caller ensures that the file is not
+/// written to.
 pub fn places(file: impl AsFd) -> io::Result<Vec<Range<u64>>> {
     let chunks = chunks(&file)?;
     let object = rustix::fs::fstat(&file)?.st_ino;
@@ -22,7 +22,7 @@ pub fn places(file: impl AsFd) -> io::Result<Vec<Range<u64>>> {
     places.into_iter().map(|place| place.ok_or_else(unknown)).collect()
 }
 
-/// A part of the filesystem's own addresses, and where it begins on the device.
+/// A range of the file system's own addresses, and its position on the device.
 struct Chunk {
     start: u64,
     bytes: u64,
@@ -30,7 +30,7 @@ struct Chunk {
 }
 
 impl Chunk {
-    /// From a `btrfs_chunk`. `None` for one that is on the device more than once, or in stripes.
+    /// Parses a `btrfs_chunk`. `None` for a mirrored or striped one.
     fn read(start: u64, data: &[u8]) -> Option<Self> {
         let word = |at: usize| Some(u64::from_le_bytes(data.get(at..at + 8)?.try_into().ok()?));
         let stripes = u16::from_le_bytes(data.get(44..46)?.try_into().ok()?);

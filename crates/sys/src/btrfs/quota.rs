@@ -1,8 +1,8 @@
-//! Quota groups. Each subvolume has one, of level 0, that what it writes is charged to; groups of level 1 count what
-//! their members do. A limit holds for what is charged to its group.
+//! Quota groups. Each subvolume has one, of level 0, that its writes are charged to; groups of level 1 sum up their
+//! members. A limit applies to what is charged to its group.
 //!
-//! Whoever changes groups needs room for that in the subvolume of the descriptor. So it must be one of a subvolume that
-//! has no limit: through a full one the kernel refuses even to make its limit larger.
+//! Changing groups needs space in the subvolume of the descriptor. So it must be one without a limit: through a full
+//! one the kernel refuses even to raise its limit.
 #![expect(unsafe_code, reason = "ioctls have no safe interface")]
 
 use std::io;
@@ -19,7 +19,7 @@ use super::{GROUP, SubvolumeId};
 pub struct GroupId(u64);
 
 const LEVEL_SHIFT: u32 = 48;
-/// The subvolume that a filesystem begins with.
+/// The initial subvolume of a file system.
 const TOP_LEVEL: u64 = 5;
 
 impl GroupId {
@@ -28,7 +28,7 @@ impl GroupId {
         Self(subvolume.0)
     }
 
-    /// A group of level 1; of a larger number only the lower 48 bits count.
+    /// A group of level 1; only the lower 48 bits of the number count.
     pub const fn upper(number: u64) -> Self {
         Self(1 << LEVEL_SHIFT | number & ((1 << LEVEL_SHIFT) - 1))
     }
@@ -43,7 +43,7 @@ impl GroupId {
     }
 }
 
-/// What a new subvolume is charged to besides its own group, and how much that one may hold.
+/// The group that a new subvolume is charged to besides its own, and the limit of its own group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Charged {
     pub limit_bytes: Option<u64>,
@@ -51,7 +51,7 @@ pub struct Charged {
 }
 
 impl Charged {
-    /// It has its own group without a limit, as every subvolume.
+    /// Only its own group, without a limit, like every subvolume.
     pub const TO_ITSELF: Self = Self { limit_bytes: None, group: None };
 }
 
@@ -92,7 +92,7 @@ impl QgroupInherit {
         Some(inherit)
     }
 
-    /// As much of it as the kernel is to read.
+    /// The length that the kernel is to read.
     pub fn len_bytes(&self) -> u64 {
         let unused = size_of::<u64>() as u64 * (1 - self.num_qgroups);
         size_of::<Self>() as u64 - unused
@@ -136,7 +136,7 @@ struct QgroupLimit {
 
 const _: () = assert!(size_of::<QgroupInherit>() == 80 && size_of::<QgroupLimit>() == 48);
 
-/// Turns simple quotas on. Nothing happens if quotas are on; `EINVAL` before Linux 6.7.
+/// Enables simple quotas. Does nothing if quotas are enabled; `EINVAL` before Linux 6.7.
 pub fn enable_simple(filesystem: impl AsFd) -> io::Result<()> {
     const OP: u32 = opcode::read_write::<QuotaCtl>(GROUP, 40);
     let mut args = QuotaCtl { command: ENABLE_SIMPLE, status: 0 };
@@ -145,13 +145,13 @@ pub fn enable_simple(filesystem: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a group. Of level 0 the kernel takes only numbers below those of subvolumes.
+/// Creates a group. For level 0 the kernel accepts only numbers below those of subvolumes.
 pub fn create(filesystem: impl AsFd, group: GroupId) -> io::Result<()> {
     change(filesystem, QgroupCreate { create: 1, id: group.0 })
 }
 
-/// Removes a group that nothing is charged to any more, else `EBUSY`. The caller makes sure that the subvolume
-/// of one of level 0 is gone.
+/// Removes a group that nothing is charged to any more, otherwise `EBUSY`. For level 0 the caller ensures that its
+/// subvolume is gone.
 pub fn remove(filesystem: impl AsFd, group: GroupId) -> io::Result<()> {
     change(filesystem, QgroupCreate { create: 0, id: group.0 })
 }
@@ -163,7 +163,7 @@ fn change(filesystem: impl AsFd, args: QgroupCreate) -> io::Result<()> {
     Ok(())
 }
 
-/// What is charged to `member`, also what was, is charged to `group` too.
+/// Past and future charges of `member` are charged to `group` too.
 pub fn assign(filesystem: impl AsFd, member: GroupId, group: GroupId) -> io::Result<()> {
     const OP: u32 = opcode::write::<QgroupAssign>(GROUP, 41);
     let args = QgroupAssign { assign: 1, member: member.0, group: group.0 };
@@ -172,9 +172,9 @@ pub fn assign(filesystem: impl AsFd, member: GroupId, group: GroupId) -> io::Res
     Ok(())
 }
 
-/// Sets how much may be charged to a group.
+/// Sets the limit of a group.
 pub fn limit(filesystem: impl AsFd, group: GroupId, bytes: u64) -> io::Result<()> {
-    // The kernel's header says that it is read, and means that it is written.
+    // The kernel's header declares the wrong direction.
     const OP: u32 = opcode::read::<QgroupLimit>(GROUP, 43);
     let args = QgroupLimit {
         id: group.0,
@@ -189,7 +189,7 @@ pub fn limit(filesystem: impl AsFd, group: GroupId, bytes: u64) -> io::Result<()
     Ok(())
 }
 
-/// All groups but that of the top level, also those of subvolumes that are gone.
+/// All groups but that of the top level, including those of subvolumes that are gone.
 pub fn groups(filesystem: impl AsFd) -> io::Result<Vec<GroupId>> {
     let key = |offset| Key { object: 0, kind: QGROUP_INFO, offset };
     let found = search(filesystem, QUOTA_TREE, key(TOP_LEVEL + 1), key(u64::MAX))?;

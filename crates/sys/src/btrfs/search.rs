@@ -1,4 +1,4 @@
-//! Looking into the trees of a filesystem.
+//! Searching the trees of a file system.
 #![expect(unsafe_code, reason = "ioctls have no safe interface")]
 
 use std::io;
@@ -12,7 +12,7 @@ use super::GROUP;
 pub(super) const ROOT_TREE: u64 = 1;
 pub(super) const CHUNK_TREE: u64 = 3;
 pub(super) const QUOTA_TREE: u64 = 8;
-/// Stands for the subvolume of the descriptor.
+/// Represents the subvolume of the descriptor.
 pub(super) const OWN_TREE: u64 = 0;
 pub(super) const EXTENT_DATA: u32 = 108;
 pub(super) const ROOT_ITEM: u32 = 132;
@@ -35,12 +35,12 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// The next that there can be.
+    /// The next possible key.
     fn after(self) -> Option<Self> {
         if let Some(offset) = self.offset.checked_add(1) {
             return Some(Self { offset, ..self });
         }
-        // The kernel keeps the kind in a byte.
+        // The kernel stores the kind in a byte.
         if self.kind < u32::from(u8::MAX) {
             return Some(Self { kind: self.kind + 1, offset: 0, ..self });
         }
@@ -48,12 +48,12 @@ impl Key {
     }
 }
 
-/// Something in a tree.
+/// An item in a tree.
 pub(super) struct Item<'a> {
     pub key: Key,
-    /// The transaction that wrote the block that it is in.
+    /// The transaction that wrote its block.
     pub generation: u64,
-    /// Nothing, if it is too large for the buffer.
+    /// Empty if it is too large for the buffer.
     pub data: &'a [u8],
 }
 
@@ -92,7 +92,7 @@ pub(super) fn search(
     Ok(keys)
 }
 
-/// The same with the data, one at a time, and only from blocks that changed in transaction `since` or later.
+/// The same with the data, one at a time, and only from blocks changed in transaction `since` or later.
 pub(super) fn search_data(
     filesystem: impl AsFd,
     tree: u64,
@@ -136,7 +136,7 @@ fn search_args(tree: u64, first: Key, last: Key) -> SearchArgs {
     }
 }
 
-/// Hands out what was found; answers with the last key.
+/// Passes the results on; returns the last key.
 fn read_items(args: &SearchArgs, found: &mut impl FnMut(Item<'_>)) -> Option<Key> {
     let mut rest = &args.found[..];
     let mut last = None;

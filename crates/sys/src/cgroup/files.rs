@@ -1,4 +1,4 @@
-//! Small files in a cgroup filesystem, and where those are mounted.
+//! Files in cgroup file systems, and their mount points.
 
 use std::fs;
 use std::io::{self, Write};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::mount;
 
-/// A mounted cgroup filesystem.
+/// A mounted cgroup file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupMount {
     pub path: PathBuf,
@@ -15,7 +15,7 @@ pub struct CgroupMount {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MountKind {
-    /// With the controllers it serves, `cpu` and `cpuacct` for example.
+    /// With its controllers, for example `cpu` and `cpuacct`.
     V1(Vec<String>),
     V2,
 }
@@ -47,7 +47,7 @@ fn parse_mount(line: &str) -> Option<CgroupMount> {
 /// One line of `/proc/<pid>/cgroup`: a hierarchy, and the group of the process in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Membership {
-    /// None for v2.
+    /// Empty for v2.
     pub controllers: Vec<String>,
     /// From the root of the hierarchy.
     pub path: PathBuf,
@@ -68,19 +68,19 @@ fn parse_groups(text: &str) -> Vec<Membership> {
     text.lines().filter_map(parse).collect()
 }
 
-/// Where a group is, split into the directory it is in and its name. `None` for the root of a hierarchy.
+/// The location of a group, split into its parent directory and its name. `None` for the root of a hierarchy.
 pub fn locate(mount: &Path, group: &Path) -> Option<(PathBuf, String)> {
     let (parent, name) = (group.parent()?, group.file_name()?.to_str()?);
     Some((mount.join(parent.strip_prefix("/").ok()?), name.to_owned()))
 }
 
-/// The group that holds the groups of all instances.
+/// The parent group of all instances.
 pub const OURS: &str = "sandkeep";
 
-/// Another instance may remove the group of all between our two steps.
+/// Another instance may remove the common parent between our two steps.
 const MAKE_TRIES: usize = 10;
 
-/// Makes the group of an instance in a hierarchy.
+/// Creates the group of an instance in a hierarchy.
 pub fn make_instance(mount: &Path, instance: &str) -> io::Result<PathBuf> {
     let ours = mount.join(OURS);
     let base = ours.join(instance);
@@ -95,16 +95,16 @@ pub fn make_instance(mount: &Path, instance: &str) -> io::Result<PathBuf> {
     }
 }
 
-/// Removes the group of an instance, and that of all instances, if they are empty.
+/// Removes the group of an instance, and the common parent, if they are empty.
 pub fn remove_instance(base: &Path) {
-    // Groups that are in use stay: the kernel refuses to remove them.
+    // Groups in use stay: the kernel refuses to remove them.
     let _ = fs::remove_dir(base);
     if let Some(ours) = base.parent() {
         let _ = fs::remove_dir(ours);
     }
 }
 
-/// Makes a directory; one that is there already is fine.
+/// Creates a directory; an existing one is fine.
 pub fn make(path: &Path) -> io::Result<()> {
     match fs::create_dir(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
@@ -112,8 +112,8 @@ pub fn make(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes a group and all beneath it; one that is not there is fine. Groups hold no files of their
-/// own, so this is rmdir from the leaves up.
+/// Removes a group and everything below it; a missing one is fine. Groups contain no real files, so this is rmdir from
+/// the leaves up.
 pub fn remove(path: &Path) -> io::Result<()> {
     for child in children(path)? {
         remove(&path.join(child))?;
@@ -124,7 +124,7 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The names of the groups directly beneath; none if the group is not there.
+/// The names of the child groups; none if the group does not exist.
 pub fn children(path: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(path) {
         Ok(entries) => entries,
@@ -164,7 +164,7 @@ pub fn field(text: &str, name: &str) -> io::Result<u64> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("no field {name}")))
 }
 
-/// The processes in a `tasks` or `cgroup.procs` file; none if the group is not there.
+/// The processes in a `tasks` or `cgroup.procs` file; none if the group does not exist.
 pub fn pids(path: &Path) -> io::Result<Vec<u32>> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(text.lines().filter_map(|line| line.parse().ok()).collect()),

@@ -1,11 +1,11 @@
-//! No control groups at all: what a daemon that is not root has, where nobody gave it any.
+//! A substitute without cgroups, for a non-root daemon without delegated ones.
 //!
-//! A sandbox is then found by its guest, which wears a badge: the instance and the sandbox, among the
-//! arguments that /proc shows. Nobody inside can pose as one, because only the first process of a pid
-//! namespace counts, and no process of a sandbox can make another namespace; nobody outside but whoever
-//! has our own uid. Nothing can be limited or made to stand still.
+//! A sandbox is identified by its guest, which has a badge: the instance and the sandbox, among its arguments in /proc.
+//! No process inside can forge it, because only the first process of a pid namespace counts, and no process of a
+//! sandbox can create another namespace; outside, only processes with our own uid could. Limits and freezing are not
+//! possible.
 //!
-//! What exists of a sandbox that does not run is an empty directory.
+//! A sandbox that does not run is represented by an empty directory.
 
 mod usage;
 
@@ -33,12 +33,12 @@ impl Groupless {
     }
 }
 
-/// What the guest of a sandbox is to wear.
+/// The badge of a sandbox's guest.
 pub fn badge(instance: &str, sandbox: &str) -> String {
     format!("{instance}/{sandbox}")
 }
 
-/// The guests of an instance that run without control groups, each with its sandbox.
+/// The guests of an instance that run without cgroups, each with its sandbox.
 pub fn guests(instance: &str) -> io::Result<Vec<(u32, String)>> {
     let us = rustix::process::geteuid().as_raw();
     let mut found = Vec::new();
@@ -46,7 +46,7 @@ pub fn guests(instance: &str) -> io::Result<Vec<(u32, String)>> {
         let name = entry?.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
         let process = Path::new("/proc").join(name);
-        // Whatever cannot be read is gone, or another's.
+        // If it cannot be read, it is gone, or belongs to another user.
         let Ok(status) = fs::read_to_string(process.join("status")) else { continue };
         if !namespace::tells_of_a_first(&status) || !has_uid(&status, us) {
             continue;
@@ -62,7 +62,7 @@ fn has_uid(status: &str, uid: u32) -> bool {
     ids.is_some_and(|ids| ids.split_whitespace().all(|id| id.parse() == Ok(uid)))
 }
 
-/// The sandbox on the badge in a command line, if it is one of this instance.
+/// The sandbox on the badge in a command line, if it belongs to this instance.
 fn worn(command: &[u8], instance: &str) -> Option<String> {
     let mut words = command.split(|byte| *byte == 0).skip_while(|word| *word != b"--badge");
     let badge = std::str::from_utf8(words.nth(1)?).ok()?;
@@ -127,7 +127,7 @@ impl Hierarchy for Groupless {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// There never is one.
+    /// There are no leaves.
     fn remove_leaf(&self, _: &str, _: &str) -> io::Result<()> {
         Ok(())
     }

@@ -14,8 +14,7 @@ fn instance(test: &str) -> String {
     format!("test{}{test}", std::process::id())
 }
 
-/// A process that never stands still by itself, put into the sandbox's leaf from outside, which is
-/// slow and thus only for tests.
+/// A process that never rests, put into the sandbox's leaf from outside, which is slow and therefore only for tests.
 struct Busy(Child);
 
 impl Busy {
@@ -95,7 +94,7 @@ fn keeps_its_promises(hierarchy: &dyn Hierarchy) {
     assert!(hierarchy.sandboxes().expect("listed").is_empty());
 }
 
-/// A shell that starts programs is in vfork(2) for much of its time, where a process of v1 can miss being asked.
+/// A shell that starts programs is in vfork(2) for much of its time, where a v1 process can miss the freezer.
 fn freezes_what_starts_programs(hierarchy: &dyn Hierarchy) {
     hierarchy.make("sandbox", &LIMITS).expect("groups are made");
     hierarchy.make_leaf("sandbox", "l0", &LeafLimits::NONE).expect("a leaf is made");
@@ -123,7 +122,7 @@ fn freezes_what_starts_programs(hierarchy: &dyn Hierarchy) {
     hierarchy.remove("sandbox").expect("removed");
 }
 
-/// All that the controllers which are there can hold; what others would have to is refused.
+/// All limits of the available controllers; those of others are refused.
 fn a_leaf_has_its_own_limits(hierarchy: &dyn Hierarchy) {
     let Controllers { memory, cpu, pids, .. } = hierarchy.controllers();
     let all = LeafLimits { memory_bytes: Some(16 << 20), cpu_micros: Some(25_000), pids: Some(8) };
@@ -158,7 +157,7 @@ fn a_leaf_has_its_own_limits(hierarchy: &dyn Hierarchy) {
     assert_eq!(left, None);
 }
 
-/// The suite on a hierarchy, if this machine has it, and a look at what is left of it.
+/// The suite on a hierarchy, if this machine has it, and a check for leftovers.
 fn try_out<H: Hierarchy>(test: &str, opened: Result<Option<H>, Unusable>) {
     let hierarchy = match opened {
         Ok(Some(hierarchy)) => hierarchy,
@@ -186,14 +185,14 @@ fn v2_keeps_its_promises_and_leaves_nothing_behind() {
     try_out("v2_keeps_its_promises_and_leaves_nothing_behind", opened);
 }
 
-/// What is in the file of a sandbox's group, in whichever tree has it.
+/// The content of a file of a sandbox's group, in whichever tree has it.
 fn read(hierarchy: &dyn Hierarchy, file: &str) -> Option<String> {
     let mut found = hierarchy.roots().into_iter().map(|root| root.join("sandbox").join(file));
     let path = found.find(|path| path.exists())?;
     Some(std::fs::read_to_string(path).expect("it is readable").trim().to_owned())
 }
 
-/// Makes groups with [`LIMITS`] and looks what the kernel took.
+/// Creates groups with [`LIMITS`] and checks the kernel's values.
 fn limits_are(hierarchy: &dyn Hierarchy, expected: &[(&str, Option<&str>)]) {
     hierarchy.make("sandbox", &LIMITS).expect("groups are made");
     for (file, value) in expected {
@@ -216,8 +215,8 @@ fn limits_of_v1_are_what_was_asked_for() {
     limits_are(&hierarchy, &expected);
 }
 
-/// On a machine whose controllers are in version 1, version 2 has none and says so; the virtual
-/// machine of the native runtime's tests has them all.
+/// On a machine whose controllers are in version 1, version 2 has none and says so; the virtual machine of the native
+/// runtime's tests has them all.
 #[test]
 fn limits_of_v2_are_what_was_asked_for_or_declared_missing() {
     let mounts = files::cgroup_mounts().expect("mounts are read");
@@ -236,7 +235,7 @@ fn limits_of_v2_are_what_was_asked_for_or_declared_missing() {
     limits_are(&hierarchy, &expected);
 }
 
-/// The tests of version 2 once more where its controllers are: in a virtual machine.
+/// The tests of version 2 again where its controllers are: in a virtual machine.
 #[test]
 fn where_only_version_2_is_groups_keep_their_promises() {
     let filters = ["cgroup::tests::v2_keeps", "cgroup::tests::limits_of_v2"];

@@ -1,11 +1,11 @@
-//! cgroup v1: one tree per controller. Which parts of a sandbox's groups exist in which tree:
+//! cgroup v1: one tree per controller. Parts of a sandbox's groups in each tree:
 //!
 //! | controller | `<sandbox>` | `work` | leaves |
 //! |---|---|---|---|
-//! | freezer | the guest is found here | frozen here | the tree of an exec is killed here |
+//! | freezer | identifies the guest | frozen here | the tree of an exec is killed here |
 //! | memory | the guest | limit | the oom counter of an exec |
 //! | pids | the guest | limit | a limit of its own, if it has one |
-//! | cpu, cpuacct | limit and count of all | of limited leaves | a limit of its own, if it has one |
+//! | cpu, cpuacct | limit and total usage | of limited leaves | a limit of its own, if it has one |
 //!
 //! A tool within the limits has a group like a leaf's.
 
@@ -22,7 +22,7 @@ use super::{
     Used, cpu_quota_micros, until_frozen,
 };
 
-/// Which part of its memory limit a sandbox may have in buffers of TCP, besides.
+/// The fraction of its memory limit that a sandbox may use additionally for TCP buffers.
 const TCP_PART: u64 = 4;
 
 pub struct V1 {
@@ -51,8 +51,8 @@ impl V1 {
         }))
     }
 
-    /// The trees in which a process has a group, and the group's name: that in the freezer's. A controller
-    /// in whose tree the process is elsewhere counts as missing.
+    /// The trees in which a process has a group, and the group's name, which is that in the freezer's. A controller
+    /// with another group for the process counts as missing.
     pub fn around(mounts: &[CgroupMount], groups: &[Membership]) -> Option<(Self, String)> {
         let find = |controller: &str| {
             let group =
@@ -113,23 +113,23 @@ fn set_memory_limit(work: &Path, bytes: u64) -> io::Result<()> {
     let limit = bytes.to_string();
     let (memory, with_swap) =
         (work.join("memory.limit_in_bytes"), work.join("memory.memsw.limit_in_bytes"));
-    // The limit with swap must never be below the one without: a group that had a lower one before
-    // needs the other order.
+    // The limit with swap must never be below the one without: a group that had a lower one before needs the other
+    // order.
     if files::write(&memory, &limit).is_err() {
         files::write(&with_swap, &limit)?;
         return files::write(&memory, &limit);
     }
     match files::write(&with_swap, &limit) {
-        // Without swap accounting there is no such file.
+        // Without swap accounting this file does not exist.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result,
     }
 }
 
-/// Memory of TCP has a counter of its own here, beside the limit; a quarter more than the sandbox may have.
+/// TCP memory has a separate counter here, outside of the limit; it may be a quarter of the sandbox's limit.
 fn set_tcp_limit(group: &Path, limit: &str) -> io::Result<()> {
     match files::write(&group.join("memory.kmem.tcp.limit_in_bytes"), limit) {
-        // Some kernels count nothing of the kind.
+        // Some kernels do not count it.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result,
     }
@@ -207,8 +207,8 @@ impl Hierarchy for V1 {
         files::pids(&group.join("cgroup.procs"))
     }
 
-    /// Asks again at every look: a process that is asked on its way into vfork(2) misses it, and nobody but us
-    /// would ask it a second time.
+    /// Triggers the freezer again at every look: a process entering vfork(2) can miss it, and would not be signaled
+    /// again.
     fn freeze(&self, sandbox: &str) -> io::Result<()> {
         let state = self.freezer.join(sandbox).join("work/freezer.state");
         let frozen = until_frozen(|| {
@@ -221,8 +221,8 @@ impl Hierarchy for V1 {
         frozen
     }
 
-    /// The guest freezes a leaf to kill what is in it; if it is killed meanwhile, the leaf stays
-    /// frozen by itself, whatever its parent is.
+    /// The guest freezes a leaf to kill its processes; if the guest is killed meanwhile, the leaf stays frozen
+    /// independent of its parent.
     fn thaw(&self, sandbox: &str) -> io::Result<()> {
         let work = self.freezer.join(sandbox).join("work");
         let mut groups = vec![work.clone()];
@@ -237,7 +237,7 @@ impl Hierarchy for V1 {
     }
 
     fn remove(&self, sandbox: &str) -> io::Result<()> {
-        // The freezer goes last: as long as it is there, `sandboxes` finds what is left.
+        // The freezer goes last: while it exists, `sandboxes` finds the rest.
         let (freezer, others) = (&self.freezer, &self.bases()[1..]);
         for base in others {
             files::remove(&base.join(sandbox))?;
@@ -272,7 +272,7 @@ impl Hierarchy for V1 {
         let place = |base: &PathBuf| base.join(sandbox).join("work").join(leaf);
         if let Some(memory) = self.memory.as_ref().map(place) {
             files::make(&memory)?;
-            // Only a group that was given a limit counts at all; that of the sandbox holds.
+            // Only groups with a limit are counted at all; the sandbox's limit applies.
             set_tcp_limit(&memory, "-1")?;
             if let Some(bytes) = limits.memory_bytes {
                 set_memory_limit(&memory, bytes)?;
@@ -287,7 +287,7 @@ impl Hierarchy for V1 {
             files::make(&place(cpu))?;
             files::write(&place(cpu).join("cpu.cfs_quota_us"), &quota.to_string())?;
         }
-        // The freezer comes last: what `leaves` finds there is whole, whenever we were cut short.
+        // The freezer comes last: what `leaves` finds there is complete, even after an interruption.
         files::make(&place(&self.freezer))
     }
 
@@ -316,7 +316,7 @@ impl Hierarchy for V1 {
     }
 
     fn remove_leaf(&self, sandbox: &str, leaf: &str) -> io::Result<()> {
-        // The freezer goes last: as long as it is there, `leaves` finds what is left.
+        // The freezer goes last: while it exists, `leaves` finds the rest.
         for base in self.bases().into_iter().rev() {
             files::remove(&base.join(sandbox).join("work").join(leaf))?;
         }

@@ -1,7 +1,7 @@
-//! cgroup v2: one tree. Only groups without children hold processes, so the guest has its own, and
-//! the guest is cloned into it. An exec enters its leaf by writing `0` to the leaf's `cgroup.procs`, which we
-//! open: the filter of system calls keeps the guest, as all in a sandbox, from clone3, the only way to
-//! be cloned into a group. That costs an RCU grace period per exec, which version 1 does not.
+//! cgroup v2: one tree. Only groups without children hold processes, so the guest has its own, and is cloned into it.
+//! An exec enters its leaf by writing `0` to the leaf's `cgroup.procs`, which we open: the seccomp filter denies the
+//! guest, like everything in a sandbox, clone3, the only way to be cloned into a group. That costs an RCU grace period
+//! per exec, which version 1 does not.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,7 +16,7 @@ use super::{
     Place, TOOL, Unusable, Used, cpu_quota_micros, until_frozen,
 };
 
-/// Where the daemon goes if it is in the way at the top.
+/// The group that the daemon moves to if it is in the way at the top.
 const ASIDE: &str = "sandkeep-daemon";
 
 const WANTED: [&str; 3] = ["memory", "pids", "cpu"];
@@ -41,7 +41,7 @@ impl V2 {
         let wrap = |source| Unusable::NotWritable { path: mount.to_owned(), source };
         let base = files::make_instance(mount, instance).map_err(wrap)?;
         let none = Controllers { memory: false, cpu: false, pids: false, freezer: true };
-        // From here on what was made is removed if the rest fails.
+        // From here on a failure removes what was created.
         let mut made = Self { base, controllers: none, maker: Maker::We };
         delegate_top(mount)?;
         for group in [&mount.join(files::OURS), &made.base] {
@@ -51,8 +51,8 @@ impl V2 {
         Ok(made)
     }
 
-    /// The hierarchy in which a process has a group, and the group's name. `None` if v2 is not mounted, or
-    /// the process is at its root.
+    /// The hierarchy of a process's group, and the group's name. `None` if v2 is not mounted, or the process is at its
+    /// root.
     pub fn around(
         mounts: &[CgroupMount],
         groups: &[Membership],
@@ -60,7 +60,7 @@ impl V2 {
         let mount = mounts.iter().find(|mount| mount.kind == MountKind::V2);
         let group = groups.iter().find(|group| group.controllers.is_empty());
         let (Some(mount), Some(group)) = (mount, group) else { return Ok(None) };
-        // A guest that an earlier daemon has moved is one further down.
+        // A guest that an earlier daemon has moved is one level further down.
         let path = match group.path.file_name() {
             Some(name) if name == GUEST => group.path.parent().unwrap_or(&group.path),
             Some(_) | None => group.path.as_path(),
@@ -91,7 +91,7 @@ impl Drop for V2 {
     }
 }
 
-/// Hands the controllers we want, as far as they are there, to the children of a group.
+/// Delegates the controllers that we want, as far as they exist, to the children of a group.
 fn delegate(group: &Path) -> io::Result<()> {
     let available = words(&group.join("cgroup.controllers"))?;
     let already = delegated(group)?;
@@ -104,9 +104,9 @@ fn delegate(group: &Path) -> io::Result<()> {
     files::write(&group.join("cgroup.subtree_control"), &change.join(" "))
 }
 
-/// The same for the top of the hierarchy. In a container that is the container's own group, in which
-/// we and others may be, and a group with processes hands nothing on: we step aside, and if nobody
-/// else is there that is enough.
+/// The same for the top of the hierarchy. In a container that is the container's own group, which may contain us and
+/// others, and a group with processes delegates nothing. We move aside, and if no other processes are there that is
+/// sufficient.
 fn delegate_top(mount: &Path) -> Result<(), Unusable> {
     let wrap = |source| Unusable::NotWritable { path: mount.to_owned(), source };
     let busy = |error: &io::Error| error.raw_os_error() == Some(libc::EBUSY);
@@ -136,8 +136,8 @@ fn there(controllers: &[String]) -> Controllers {
     Controllers { memory: has("memory"), cpu: has("cpu"), pids: has("pids"), freezer: true }
 }
 
-/// Moves the processes of a group one down. It has none of its own from then on, so that its controllers
-/// can be handed to its children.
+/// Moves the processes of a group into a child. It has none of its own then, so that its controllers can be delegated
+/// to its children.
 fn move_down(group: &Path, child: &Path) -> io::Result<()> {
     for pid in files::pids(&group.join("cgroup.procs"))? {
         match files::write(&child.join("cgroup.procs"), &pid.to_string()) {
@@ -254,7 +254,7 @@ impl Hierarchy for V2 {
         Ok(())
     }
 
-    /// One file leads into everything.
+    /// One file is sufficient for entering everything.
     fn open_leaf(&self, sandbox: &str, leaf: &str, _: &LeafLimits) -> io::Result<LeafFiles> {
         let dir = self.work(sandbox).join(leaf);
         let open = |file: &str, flags: OFlags| {
@@ -288,7 +288,7 @@ impl Hierarchy for V2 {
 fn set_memory_limit(group: &Path, bytes: u64) -> io::Result<()> {
     files::write(&group.join("memory.max"), &bytes.to_string())?;
     match files::write(&group.join("memory.swap.max"), "0") {
-        // Without swap there is no such file.
+        // Without swap this file does not exist.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result,
     }

@@ -1,5 +1,5 @@
-//! The launcher's own mount namespace, of which a child's is a copy: an empty root and /dev. Copying it
-//! costs in proportion to what is mounted, so there is next to nothing.
+//! The launcher's own mount namespace, of which a child's is a copy: an empty root and /dev. The cost of a copy is
+//! proportional to the number of mounts, so there are hardly any.
 
 #![expect(unsafe_code, reason = "unshare has no safe wrapper")]
 
@@ -13,16 +13,16 @@ use rustix::mount::{MountAttrFlags, MountPropagationFlags, UnmountFlags, mount_c
 use super::child::{MASKED, MASKED_DIRS};
 use crate::{dev, mount};
 
-/// What the launcher is to the kernel.
+/// The launcher's rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     Root,
-    /// All-powerful in a user namespace of its own, and nowhere else.
+    /// All capabilities in a user namespace of its own, and none elsewhere.
     User,
 }
 
 impl Standing {
-    /// That of this process.
+    /// Those of this process.
     pub fn own() -> Self {
         match rustix::process::geteuid().is_root() {
             true => Self::Root,
@@ -31,14 +31,14 @@ impl Standing {
     }
 }
 
-/// Where a child that is not root puts its root before it pivots to it.
+/// Where a non-root child puts its root before it pivots to it.
 pub const NEW_ROOT: &str = "/root";
 
-/// What of the host stays in sight of a launcher that is not root.
+/// What a non-root launcher keeps of the host.
 struct Kept {
-    /// It may not make device nodes.
+    /// It may not create device nodes.
     devices: Vec<(&'static str, OwnedFd)>,
-    /// It may mount a /proc only where another can be seen whole.
+    /// It may mount /proc only where another complete one is visible.
     proc: OwnedFd,
 }
 
@@ -53,7 +53,7 @@ impl Kept {
     }
 }
 
-/// Leaves the host's mounts for a namespace with an empty root and /dev.
+/// Replaces the host's mounts by a namespace with an empty root and /dev.
 pub fn shrink_namespace(standing: Standing) -> io::Result<()> {
     // SAFETY: only CLONE_FILES would endanger descriptors of other threads; it is not asked for.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS)? };
@@ -63,7 +63,7 @@ pub fn shrink_namespace(standing: Standing) -> io::Result<()> {
         Standing::User => Some(Kept::of_host()?),
     };
     let root = small_tmpfs(MountAttrFlags::MOUNT_ATTR_NOEXEC)?;
-    // Any directory will do to hang the new root up; this one always exists.
+    // Any directory will do for attaching the new root; this one always exists.
     mount::attach(&root, "/proc")?;
     rustix::process::fchdir(&root)?;
     for directory in ["dev", "proc", &NEW_ROOT[1..]] {
@@ -75,7 +75,7 @@ pub fn shrink_namespace(standing: Standing) -> io::Result<()> {
     let devices = small_tmpfs(MountAttrFlags::MOUNT_ATTR_NOEXEC)?;
     mount::attach(&devices, "/dev")?;
     match kept {
-        // Real device nodes, made once and shared read-only by all sandboxes.
+        // Real device nodes, created once and shared read-only by all sandboxes.
         None => dev::fill(&devices)?,
         Some(Kept { devices: shown, proc }) => {
             shown.iter().try_for_each(|(name, node)| show_device(name, node))?;
@@ -99,10 +99,10 @@ fn show_device(name: &str, node: &OwnedFd) -> io::Result<()> {
     mount::attach(node, path)
 }
 
-/// What covers a part of /proc: a path in the launcher's own namespace.
+/// A mask of a part of /proc: its source is a path in the launcher's own namespace.
 pub type Mask = (&'static str, &'static str);
 
-/// The parts to be covered that this kernel has.
+/// The parts to be masked that this kernel has.
 pub fn masks(proc: impl AsFd) -> Vec<Mask> {
     let files = MASKED.map(|target| (target, "/dev/null"));
     // Nothing is ever mounted there in this namespace.
@@ -119,7 +119,7 @@ pub fn dev_mount() -> io::Result<OwnedFd> {
     mount::clone_tree("/dev".as_ref())
 }
 
-/// A mount for each part that is to be covered.
+/// A mount for each masked part.
 pub fn mask_mounts(masks: &[Mask]) -> io::Result<Vec<(&'static str, OwnedFd)>> {
     let made =
         masks.iter().map(|(target, cover)| Ok((*target, mount::clone_path(cover.as_ref())?)));

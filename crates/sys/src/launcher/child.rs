@@ -1,14 +1,13 @@
-//! What happens between clone and exec: the child puts itself into the sandbox and becomes the
-//! guest.
+//! The code between clone and exec: the child enters the sandbox and becomes the guest.
 //!
-//! The order matters. The user namespace is entered last, so every other namespace belongs to the
-//! host's: not even root inside has a capability over them. The root is moved onto `/` of a mount
-//! namespace that holds nothing else, rather than pivoted: pivot_root looks at every task of the
-//! host, and the classic way out of a chroot leads back to the same root here. Who is not root does pivot:
-//! the launcher's namespace then holds the host's /proc, which is left behind for good.
+//! The order matters. The user namespace is entered last, so every other namespace belongs to the host's: not even root
+//! inside has a capability over them. The root is moved onto `/` of an otherwise empty mount namespace, and not
+//! pivoted: pivot_root visits every task of the host, and the classic escape from a chroot leads back to the same root
+//! here. A non-root launcher's child does pivot: its namespace contains the host's /proc, which is thereby left behind
+//! permanently.
 //!
-//! The child may share the launcher's memory (the launcher stands still meanwhile), so nothing here
-//! unwinds, and what it needs is prepared by the parent.
+//! The child may share the launcher's memory (the launcher is suspended meanwhile), so nothing here unwinds, and the
+//! parent prepares everything that it needs.
 
 #![expect(unsafe_code, reason = "clone, execveat and signal calls have no safe wrappers")]
 
@@ -28,12 +27,12 @@ use crate::landlock::Ruleset;
 use crate::namespace::{ChildStack, USER_ID};
 use crate::{capability, dev, mount, seccomp};
 
-/// Where the guest finds its descriptors.
+/// Numbers of the guest's descriptors.
 const LISTEN_FD: RawFd = 3;
 const LIFELINE_FD: RawFd = 4;
 pub const FIRST_FREE_FD: RawFd = 5;
 
-/// The steps, in their order; a failure names one.
+/// The steps, in order; a failure names one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Step {
@@ -75,7 +74,7 @@ impl Step {
     ];
 }
 
-/// Where a child that fails says so; lives in memory that both see even if nothing else is shared.
+/// Where a failing child reports its error; in memory shared by both even if nothing else is.
 #[repr(C)]
 pub struct Report {
     step: AtomicU32,
@@ -92,7 +91,7 @@ impl Report {
         self.step.store(step as u32, Ordering::Relaxed);
     }
 
-    /// What failed, if something did.
+    /// The failure, if any.
     pub fn failure(&self) -> Option<(&'static str, i32)> {
         let step = self.step.load(Ordering::Relaxed);
         let (_, text) = Step::ALL.iter().find(|(known, _)| *known as u32 == step)?;
@@ -100,17 +99,17 @@ impl Report {
     }
 }
 
-/// The ids of a sandbox, as they are where its namespaces are made.
+/// The ids of a sandbox, as seen where its namespaces are created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ids {
-    /// A range, of which root inside is the first.
+    /// A range whose first id is root inside.
     Range { base: u32 },
-    /// That of `user`, and no other.
+    /// Only that of `user`.
     Single,
 }
 
 impl Ids {
-    /// Enters the user namespace in which these are mapped, and becomes the first of them.
+    /// Enters the user namespace with this mapping, and becomes its first id.
     pub fn enter(self, users: BorrowedFd<'_>) -> io::Result<()> {
         let kind = Some(LinkNameSpaceType::User);
         rustix::thread::move_into_link_name_space(users, kind)?;
@@ -119,14 +118,14 @@ impl Ids {
                 rustix::thread::set_thread_groups(&[])?;
                 (Uid::ROOT, Gid::ROOT)
             }
-            // Its groups cannot be left; of the host it sees only what everybody may read.
+            // Its groups cannot be dropped; of the host it sees only what everybody may read.
             Self::Single => (Uid::from_raw(USER_ID), Gid::from_raw(USER_ID)),
         };
         rustix::thread::set_thread_res_gid(gid, gid, gid)?;
         Ok(rustix::thread::set_thread_res_uid(uid, uid, uid)?)
     }
 
-    /// Whom the sandbox's own files in /dev belong to.
+    /// The owner of the sandbox's own files in /dev.
     fn owner(self) -> u32 {
         match self {
             Self::Range { base } => base,
@@ -152,7 +151,7 @@ pub struct Child<'a> {
     pub root: OwnedFd,
     pub binds: Vec<(String, OwnedFd)>,
     pub dev: OwnedFd,
-    /// What covers parts of /proc, as detached mounts, and where.
+    /// Masks of /proc as detached mounts, with their targets.
     pub masks: Vec<(&'static str, OwnedFd)>,
     pub network: OwnedFd,
     pub users: OwnedFd,
@@ -169,7 +168,7 @@ pub struct Child<'a> {
     pub report: &'a Report,
 }
 
-/// Files of /proc that tell about the machine or about what others do on it; they become /dev/null.
+/// Files of /proc with information about the machine or about other users; masked by /dev/null.
 pub const MASKED: [&str; 9] = [
     "proc/cmdline",
     "proc/config.gz",
@@ -181,7 +180,7 @@ pub const MASKED: [&str; 9] = [
     "proc/timer_list",
     "proc/timer_stats",
 ];
-/// The same for directories; they become empty.
+/// The same for directories; masked by empty ones.
 pub const MASKED_DIRS: [&str; 3] = ["proc/acpi", "proc/asound", "proc/scsi"];
 /// Parts of /proc through which the machine could be changed, if the ids ever matched.
 pub const READ_ONLY: [&str; 5] =
@@ -193,8 +192,7 @@ const CLONE_INTO_CGROUP: u64 = 1 << 33;
 const NAMESPACES: libc::c_int =
     libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
 
-/// Clones the child and returns when it has become the guest, or has failed and said so in its
-/// report.
+/// Clones the child and returns when it has become the guest, or has reported a failure.
 pub fn spawn(child: &Child<'_>, stack: &mut ChildStack) -> io::Result<(u32, OwnedFd)> {
     let mut pidfd: RawFd = -1;
     let pid = match &child.into_cgroup {
@@ -221,8 +219,8 @@ fn clone_sharing_memory(
     u32::try_from(pid).map_err(|_| io::Error::last_os_error())
 }
 
-/// Only clone3 clones into a control group, and it has no wrapper that gives the child a stack; so
-/// the child gets a copy of the memory, as with fork.
+/// Only clone3 clones into a cgroup, and it has no wrapper that gives the child a stack; so the child gets a copy of
+/// the memory, as with fork.
 fn clone_into(child: &Child<'_>, cgroup: BorrowedFd<'_>, pidfd: &mut RawFd) -> io::Result<u32> {
     let flags = NAMESPACES | libc::CLONE_VFORK | libc::CLONE_PIDFD;
     let mut arguments = [0u64; 11];
@@ -285,8 +283,8 @@ fn enter_cgroup(child: &Child<'_>) -> io::Result<()> {
         rustix::io::write(tasks, b"0")?;
     }
     if child.into_cgroup.is_some() {
-        // On v2 a namespace rooted in the guest's own group would forbid it to clone execs into
-        // their leaves beside it.
+        // On v2 a namespace rooted in the guest's own group would prevent it from cloning execs into their leaves
+        // beside it.
         return Ok(());
     }
     // SAFETY: only CLONE_FILES would endanger descriptors of other threads; it is not asked for.
@@ -316,9 +314,9 @@ fn mount_binds(child: &Child<'_>) -> io::Result<()> {
     for (target, bind) in &child.binds {
         mount::attach(bind, target.as_str())?;
         match child.ids {
-            // Nothing is mounted there but for a child that is not root.
+            // Something is mounted there only for a non-root child.
             Ids::Range { .. } => mount::cover_with_own_inodes(target, NEW_ROOT)?,
-            // All sandboxes are of one user, who may look at what it likes.
+            // All sandboxes belong to one user, who may see everything.
             Ids::Single => {}
         }
     }
@@ -382,23 +380,23 @@ fn change_root(child: &Child<'_>) -> io::Result<()> {
 
 fn enter_users(child: &Child<'_>) -> io::Result<()> {
     child.ids.enter(child.users.as_fd())?;
-    // The kernel forgets it with a change of ids.
+    // The kernel resets this when ids change.
     die_with_launcher(Some(Signal::KILL))
 }
 
-/// Until it is the guest, the child must not outlive a launcher that is killed: before it is in its
-/// control group nobody could find it. The guest itself does outlive it.
+/// Until it is the guest, the child must not outlive a killed launcher: before it is in its cgroup it could not be
+/// found. The guest itself does outlive it.
 fn die_with_launcher(signal: Option<Signal>) -> io::Result<()> {
     Ok(rustix::process::set_parent_process_death_signal(signal)?)
 }
 
-/// The guest gets what is left in the bounding set when it is executed as root, and nothing as another.
+/// The guest gets the rest of the bounding set when it is executed as root, and nothing as another user.
 fn drop_capabilities(child: &Child<'_>) -> io::Result<()> {
     let keep = match child.ids {
         Ids::Single => CapabilitySet::empty(),
         Ids::Range { .. } => capability::of_guest(child.privilege),
     };
-    // Some kernels know fewer capabilities than we do; those need no dropping.
+    // Some kernels know fewer capabilities than we do; those need not be dropped.
     for capability in CapabilitySet::all().difference(keep).iter() {
         match rustix::thread::remove_capability_from_bounding_set(capability) {
             Ok(()) | Err(rustix::io::Errno::INVAL) => {}
@@ -421,7 +419,7 @@ fn restrict(child: &Child<'_>) -> io::Result<()> {
 
 fn arrange_descriptors(child: &Child<'_>) -> io::Result<()> {
     let null = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    // The sources move out of the way first, because they may sit where targets go.
+    // The sources are moved out of the way first, because they may have the numbers of targets.
     let high = |fd: BorrowedFd<'_>| rustix::io::fcntl_dupfd_cloexec(fd, FIRST_FREE_FD);
     let (null, listener) = (high(null.as_fd())?, high(child.listener.as_fd())?);
     let lifeline = child.lifeline.as_ref().map(|fd| high(fd.as_fd())).transpose()?;
@@ -434,7 +432,7 @@ fn arrange_descriptors(child: &Child<'_>) -> io::Result<()> {
             return Err(io::Error::last_os_error());
         }
     }
-    // Everything else, the lifeline's place included if it is not used, ends with the exec.
+    // Everything else, including an unused lifeline number, is closed by the exec.
     let first = if child.lifeline.is_some() { FIRST_FREE_FD } else { LIFELINE_FD };
     // SAFETY: takes numbers only; descriptors are marked, not closed.
     let marked =
@@ -446,7 +444,7 @@ fn arrange_descriptors(child: &Child<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// The launcher ignores SIGCHLD and so would the guest.
+/// The launcher ignores SIGCHLD, which the guest would inherit.
 fn reset_signals() {
     // SAFETY: sets default dispositions and an empty mask of this process alone (no CLONE_SIGHAND).
     unsafe {
@@ -461,7 +459,7 @@ fn reset_signals() {
 fn load_filter(child: &Child<'_>) -> io::Result<()> {
     match child.ids {
         Ids::Range { .. } => die_with_launcher(None)?,
-        // Nobody finds it before it is the guest, who lets go of the launcher itself.
+        // It cannot be found before it is the guest, which then detaches from the launcher itself.
         Ids::Single => {}
     }
     child.filter.load()

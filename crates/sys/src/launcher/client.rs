@@ -1,4 +1,4 @@
-//! The daemon's side of the launcher: starts it, asks it, replaces it when it dies.
+//! The daemon's side of the launcher: starts it, sends requests, replaces it when it dies.
 
 use std::ffi::OsString;
 use std::io;
@@ -16,7 +16,7 @@ use super::{Answer, Launch, MESSAGE_MAX_BYTES, Request};
 use crate::{pidfd, reactor, socket};
 use sandkeep_core::limits;
 
-/// A sandbox that runs.
+/// A running sandbox.
 #[derive(Debug)]
 pub struct Launched {
     pub pid: u32,
@@ -32,7 +32,7 @@ pub enum LaunchError {
         #[source]
         source: io::Error,
     },
-    /// The launcher died, or did not answer, while it was asked; a guest may or may not run.
+    /// The launcher died, or did not answer; a guest may or may not run.
     #[error("the launcher died: {0}")]
     Died(#[source] io::Error),
 }
@@ -42,13 +42,13 @@ impl LaunchError {
         Self::Failed { step, source: io::Error::from_raw_os_error(errno) }
     }
 
-    /// It answered something else than was asked for.
+    /// It answered a different request.
     fn out_of_step() -> Self {
         Self::Died(io::ErrorKind::InvalidData.into())
     }
 }
 
-/// The launcher process, whichever it is at the moment.
+/// The current launcher process.
 pub struct Launcher {
     command: Vec<OsString>,
     connection: Mutex<Connection>,
@@ -60,8 +60,8 @@ struct Connection {
     state: Talk,
 }
 
-/// Whether an answer is due. A caller that stopped waiting leaves `Asked` behind: that answer must
-/// not meet the next request, so the launcher is replaced.
+/// Whether an answer is pending. A caller that stopped waiting leaves `Asked` behind: that answer must not be read by
+/// the next request, so the launcher is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Talk {
     Quiet,
@@ -78,7 +78,7 @@ impl Launcher {
         Ok(launcher)
     }
 
-    /// Whether it can make sandboxes at all. Who is not root finds out only by trying.
+    /// Whether it can create sandboxes at all. Without root only an attempt tells.
     pub async fn hello(&self) -> Result<(), LaunchError> {
         match self.request(&Request::Hello, &[]).await? {
             (Answer::Ready, _) => Ok(()),
@@ -87,7 +87,7 @@ impl Launcher {
         }
     }
 
-    /// Has a sandbox made. Requests are answered one after the other.
+    /// Launches a sandbox. Requests are answered one after the other.
     pub async fn launch(
         &self,
         launch: Launch,
@@ -122,13 +122,13 @@ impl Launcher {
         };
         match answer {
             Ok(_) => connection.state = Talk::Quiet,
-            // Whoever looks for what it may have started must not meet it still at work.
+            // A caller that looks for a possibly started guest must not find the launcher still at work.
             Err(_) => connection.end().map_err(LaunchError::Died)?,
         }
         answer.map_err(LaunchError::Died)
     }
 
-    /// The process at the moment.
+    /// The current process.
     pub async fn pid(&self) -> u32 {
         self.connection.lock().await.process.id()
     }
@@ -145,7 +145,7 @@ impl Launcher {
         Ok(())
     }
 
-    /// Replaces the launcher if it is dead and returns the one that runs.
+    /// Replaces the launcher if it is dead and returns the running one.
     async fn watch_next(&self) -> io::Result<OwnedFd> {
         let mut connection = self.connection.lock().await;
         self.revive(&mut connection)?;
@@ -157,7 +157,7 @@ impl Drop for Launcher {
     fn drop(&mut self) {
         let connection = self.connection.get_mut();
         if let Ok(bytes) = postcard::to_allocvec(&Request::Goodbye) {
-            // If it is gone already there is nobody to say it to.
+            // If it is gone already, nobody needs the message.
             let _ = socket::send_with_fds(connection.socket.get_ref(), &bytes, &[]);
         }
         let _ = connection.process.wait();
@@ -209,7 +209,7 @@ fn connect(command: &[OsString]) -> io::Result<Connection> {
     })
 }
 
-/// Replaces the launcher whenever it dies, until the daemon lets go of it.
+/// Replaces the launcher whenever it dies, until the daemon drops it.
 async fn keep_running(launcher: std::sync::Weak<Launcher>, pidfd: OwnedFd) {
     let mut pidfd = pidfd;
     loop {

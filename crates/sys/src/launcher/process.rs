@@ -23,17 +23,16 @@ use crate::namespace::{self, ChildStack, IdMap, USER_ID};
 use crate::{landlock, mount, sealed, seccomp, socket};
 use sandkeep_core::limits;
 
-/// Network namespaces kept ready.
+/// Number of prepared network namespaces.
 const NETWORKS_READY: usize = 4;
-/// User namespaces kept ready.
+/// Number of prepared user namespaces.
 const USERS_READY: usize = 8;
 const STACK_BYTES: usize = 256 * 1024;
-/// The ids of a sandbox in a user namespace that has but one itself.
+/// The ids of a sandbox in a user namespace that has only one itself.
 const ONE_ID: IdMap = IdMap::single(USER_ID);
 
-/// Runs the launcher on the socket that is its stdin, until the daemon goes away. If that goes
-/// without a goodbye, the launcher becomes `heir`, if there is one: the daemon of a `run` has nobody
-/// else to clear up after it.
+/// Runs the launcher on the socket at its stdin, until the daemon is gone. If the daemon ends without a goodbye, the
+/// launcher becomes `heir`, if there is one: only it can clean up after the daemon of a `run`.
 pub fn main(heir: Option<Command>) -> ExitCode {
     match launch_and_inherit(heir) {
         Ok(()) => ExitCode::SUCCESS,
@@ -44,7 +43,7 @@ pub fn main(heir: Option<Command>) -> ExitCode {
     }
 }
 
-/// The same in a process of one thread, as which alone a user namespace can be entered: a test has more.
+/// The same in a process with one thread, because only such a process can enter a user namespace: a test has more.
 #[cfg(any(test, feature = "in-tests"))]
 pub fn main_on_one_thread() -> ExitCode {
     // SAFETY: the other thread of a test binary waits for this one and holds no lock that the child
@@ -71,7 +70,7 @@ fn launch_and_inherit(heir: Option<Command>) -> io::Result<()> {
         Err((step, error)) => return refuse(step, error),
     };
     let ending = match process.serve() {
-        // A daemon that is killed with an answer unread, or before one, is told so by these.
+        // A daemon that was killed with an unread answer, or before one, shows as these errors.
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ending::Vanished,
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ending::Vanished,
         ended => ended?,
@@ -82,7 +81,7 @@ fn launch_and_inherit(heir: Option<Command>) -> io::Result<()> {
     }
 }
 
-/// Tells whoever asks that no sandbox can be made here.
+/// Answers that no sandbox can be created here.
 fn refuse(step: &str, error: io::Error) -> io::Result<()> {
     let socket = rustix::stdio::stdin();
     let errno = error.raw_os_error().unwrap_or(libc::EIO);
@@ -91,7 +90,7 @@ fn refuse(step: &str, error: io::Error) -> io::Result<()> {
     Err(error)
 }
 
-/// How the daemon left.
+/// How the daemon ended.
 enum Ending {
     Goodbye,
     Vanished,
@@ -120,12 +119,12 @@ struct Process {
     report: &'static Report,
     networks: Vec<OwnedFd>,
     users: Vec<(IdMap, OwnedFd)>,
-    /// Of which ids user namespaces are to be made when nobody waits.
+    /// The ids for which to prepare user namespaces while idle.
     wanted: Vec<IdMap>,
 }
 
 impl Process {
-    /// An error comes with what could not be done.
+    /// An error has the name of the failed step.
     fn set_up() -> Result<Self, (&'static str, io::Error)> {
         let standing = Standing::own();
         if standing == Standing::User {
@@ -171,7 +170,7 @@ impl Process {
         let mut buffer = vec![0; MESSAGE_MAX_BYTES];
         loop {
             if let Err(error) = self.prepare_while_idle() {
-                // What could not be made ahead is made, or refused, when it is asked for.
+                // What could not be prepared is created, or refused, on request.
                 eprintln!("sandkeep launcher: cannot make namespaces ahead: {error}");
             }
             let (len, fds) = match socket::receive_with_fds(self.socket, &mut buffer) {
@@ -203,7 +202,7 @@ impl Process {
         Ok(())
     }
 
-    /// Launches, and tells so. An error was not told yet.
+    /// Launches, and sends the answer. A returned error was not sent yet.
     fn launch(&mut self, launch: &Launch, fds: Vec<OwnedFd>) -> Result<(), (&'static str, i32)> {
         let during = |step: &'static str| {
             move |error: io::Error| (step, error.raw_os_error().unwrap_or(libc::EIO))
@@ -255,7 +254,7 @@ impl Process {
             namespace::wait_gone(&pidfd).map_err(during("end a failed launch"))?;
             return Err(failure);
         }
-        // Before the child's descriptors are closed here, which takes a while and nobody waits for.
+        // Before the child's descriptors are closed here, which takes a while and delays nobody.
         tell(self.socket, &Answer::Launched { pid }, &[pidfd.as_fd()]).map_err(during("tell so"))
     }
 
@@ -273,7 +272,7 @@ impl Process {
         }
     }
 
-    /// What has no descriptors is looked up in the host's mounts: the root, then the binds.
+    /// Roots and binds without descriptors are looked up in the host's mounts: the root, then the binds.
     fn clone_named(&self, means: &Means) -> io::Result<Vec<OwnedFd>> {
         let Means::User { roots, binds, .. } = means else { return Ok(Vec::new()) };
         let kind = Some(LinkNameSpaceType::Mount);
@@ -284,8 +283,8 @@ impl Process {
         cloned
     }
 
-    /// Makes namespaces ahead, one at a time, as long as no request waits. It begins only after a
-    /// while of quiet: right after a launch the new guest and the daemon need the processors.
+    /// Prepares namespaces, one at a time, while no request waits. Starts only after a quiet period: right after a
+    /// launch the new guest and the daemon need the CPUs.
     fn prepare_while_idle(&mut self) -> io::Result<()> {
         let mut patience = limits::LAUNCHER_QUIET;
         loop {
@@ -325,7 +324,7 @@ fn tell(socket: BorrowedFd<'_>, answer: &Answer, fds: &[BorrowedFd<'_>]) -> io::
     socket::send_with_fds(socket, &bytes, fds).map(drop)
 }
 
-/// How the guest is executed.
+/// The guest's command line.
 fn arguments(launch: &Launch) -> Option<Vec<CString>> {
     let mut words = vec!["sandkeep-guest", "--listen-fd", "3"];
     match launch.lifeline {
@@ -339,14 +338,14 @@ fn arguments(launch: &Launch) -> Option<Vec<CString>> {
     words.into_iter().map(|word| CString::new(word).ok()).collect()
 }
 
-/// The guest as an executable that no file system holds and nobody can change.
+/// The guest as an unnamed, immutable executable.
 pub fn guest_image() -> io::Result<OwnedFd> {
     let memfd = sealed::program("sandkeep-guest", sandkeep_embedded::GUEST)?;
-    // Out of the way of the descriptors that the guest expects at fixed places.
+    // Above the fixed descriptor numbers of the guest.
     Ok(rustix::io::fcntl_dupfd_cloexec(&memfd, super::child::FIRST_FREE_FD)?)
 }
 
-/// A page that a child sees even if it has only a copy of our memory.
+/// A page that is shared with a child even if it has only a copy of our memory.
 fn shared_report() -> io::Result<&'static Report> {
     // SAFETY: a fresh anonymous mapping, larger than a report, never unmapped; all-zero bytes are a
     // valid report, whose fields are atomics.

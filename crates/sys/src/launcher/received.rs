@@ -1,4 +1,4 @@
-//! What comes with a request: descriptors, told apart, and mounts, given their properties.
+//! The descriptors and mounts of a request: identified, and given their properties.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,7 +20,7 @@ pub struct Received {
     pub into_cgroup: Option<OwnedFd>,
 }
 
-/// What the root is made of, as detached mounts.
+/// The pieces of the root, as detached mounts.
 pub enum ReceivedRoot {
     Dir(OwnedFd),
     Shifted(OwnedFd),
@@ -28,8 +28,7 @@ pub enum ReceivedRoot {
 }
 
 impl Received {
-    /// `cloned` are the mounts of means that have no descriptors, and without an entry there is no
-    /// control group.
+    /// `cloned` are the mounts of means without descriptors; without an entry there is no cgroup.
     pub fn sort(
         lifeline: Lifeline,
         root: &RootKind,
@@ -68,8 +67,7 @@ impl Received {
 }
 
 impl ReceivedRoot {
-    /// The root as one detached mount. Its pieces have their properties already. `place` is as for
-    /// [`overlay::mount`].
+    /// The root as one detached mount. Its pieces already have their properties. `place` is as for [`overlay::mount`].
     pub fn mount(
         self,
         users: BorrowedFd<'_>,
@@ -87,8 +85,8 @@ impl ReceivedRoot {
         }
     }
 
-    /// Shifts its ids, unless they are shifted on the disk. Either way set-user-ID programs may work: they can make
-    /// nobody one of the host's users.
+    /// Maps its ids, unless they are shifted on disk. Either way set-user-ID programs may work, because they cannot
+    /// make anybody one of the host's users.
     fn map_ids(&self, users: BorrowedFd<'_>) -> io::Result<()> {
         let quiet = MountAttrFlags::MOUNT_ATTR_NODEV;
         match self {
@@ -111,8 +109,8 @@ impl ReceivedRoot {
     }
 }
 
-/// The root is the sandbox's own, so its ids are shifted. Binds are the host's and are not: as root
-/// inside owns nothing there, it reads only what everybody may.
+/// The root is the sandbox's own, so its ids are mapped. Binds are the host's and are not: root inside owns nothing
+/// there, so it reads only what everybody may.
 pub fn set_properties(received: &Received, ids: Ids, users: BorrowedFd<'_>) -> io::Result<()> {
     let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     let read_only = MountAttrFlags::MOUNT_ATTR_RDONLY | quiet;
@@ -122,7 +120,7 @@ pub fn set_properties(received: &Received, ids: Ids, users: BorrowedFd<'_>) -> i
             received.root.map_ids(users)?;
             binds.try_for_each(|bind| mount::set_attributes(bind, read_only))
         }
-        // The one id that there is owns all of it already.
+        // The only id already owns all of it.
         Ids::Single => {
             let mut root = received.root.mounts();
             root.try_for_each(|part| mount::set_attributes_of_tree(part, quiet))?;

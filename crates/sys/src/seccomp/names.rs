@@ -1,7 +1,7 @@
-//! The names of system calls by their numbers, for those who filter by name. Words are in the order of
-//! the kernel's tables; `-` stands for a number without a call.
+//! The names of system calls by number, for tools that filter by name. Words are in the order of the kernel's tables;
+//! `-` represents an unused number.
 
-/// From this number on all architectures number alike.
+/// From this number on all architectures use the same numbers.
 const SHARED_FROM: usize = 424;
 
 /// The name of a call, if it has one.

@@ -1,6 +1,6 @@
-//! Which system calls a sandbox may make. What could reach the kernel's wider state, other
-//! namespaces, or large unaudited interfaces is refused with EPERM; what this list does not know
-//! answers ENOSYS, so that programs fall back as on an older kernel.
+//! The system calls that a sandbox may make. Calls that could affect the kernel's global state, other namespaces, or
+//! large unaudited interfaces are refused with EPERM; unknown calls return ENOSYS, so that programs fall back as on an
+//! older kernel.
 
 use libc::c_long;
 
@@ -13,8 +13,8 @@ pub enum Action {
         mask: u32,
         refuse: i32,
     },
-    /// Decided by the lower half of an argument, counted from 0: by the arm that has its value, else by the last.
-    /// The arms and what they lead to look at other arguments.
+    /// Decided by the lower half of an argument, counted from 0: by the arm with its value, otherwise by the last. The
+    /// arms' actions look at other arguments.
     Match {
         argument: u32,
         arms: &'static [(&'static [u32], Self)],
@@ -25,7 +25,7 @@ pub enum Action {
 /// The last number that was reviewed: `file_setattr` of Linux 6.17.
 pub const LAST_KNOWN: u32 = 469;
 
-/// Numbers without a call. From 424 on all architectures number alike.
+/// Unused numbers. From 424 on all architectures use the same numbers.
 #[cfg(target_arch = "x86_64")]
 const GAP: std::ops::Range<u32> = 336..424;
 #[cfg(target_arch = "aarch64")]
@@ -43,9 +43,9 @@ const REFUSE: Action = Action::Errno(libc::EPERM);
 const NO_SUCH_FAMILY: Action = Action::Errno(libc::EAFNOSUPPORT);
 const NO_SUCH_PROTOCOL: Action = Action::Errno(libc::EPROTONOSUPPORT);
 
-/// Typing into, or pasting on, somebody else's terminal; line disciplines, which load modules; and what would
-/// change which subvolumes there are on btrfs, or of what kind: new ones would not count towards the sandbox's
-/// disk quota, and the sandbox's own must stay what the storage made it.
+/// Injecting input into other terminals; line disciplines, which load modules; and creating, removing or changing btrfs
+/// subvolumes: new ones would not count towards the sandbox's disk quota, and the sandbox's own must stay as the
+/// storage created it.
 const IOCTLS: Action = Action::Match {
     argument: 1,
     arms: &[(
@@ -69,9 +69,9 @@ const IOCTLS: Action = Action::Match {
     otherwise: &Action::Allow,
 };
 
-/// Ordinary sockets. Other families (AF_ALG, AF_VSOCK, AF_PACKET, …) are a way to the host or to a rarely used
-/// part of the kernel; other protocols (SCTP, L2TP, SMC, …) load modules; and netlink has, besides routes and
-/// sockets of its own network, the host's uevents and audit messages.
+/// Ordinary sockets. Other families (AF_ALG, AF_VSOCK, AF_PACKET, …) lead to the host or to rarely used parts of the
+/// kernel; other protocols (SCTP, L2TP, SMC, …) load modules; and netlink includes, besides routes and sockets of its
+/// own network, the host's uevents and audit messages.
 const SOCKETS: Action = Action::Match {
     argument: 0,
     arms: &[
@@ -109,8 +109,8 @@ const SOCKET_PAIRS: Action = Action::Match {
     otherwise: &NO_SUCH_FAMILY,
 };
 
-/// Sizes of buffers are accepted and not applied. They would override the bounds of the sandbox's network, and
-/// the kernel counts what is in a connection that nobody has accepted towards no sandbox.
+/// Buffer sizes are accepted and not applied. They would override the limits of the sandbox's network, and the kernel
+/// charges data in a connection that was not accepted to no sandbox.
 const SOCKET_OPTIONS: Action = Action::Match {
     argument: 1,
     arms: &[(
@@ -132,8 +132,8 @@ const SOCKET_OPTIONS: Action = Action::Match {
     otherwise: &Action::Allow,
 };
 
-/// The guest is PID 1 and has the ids of root inside, which is all that the kernel asks for before
-/// it changes another process's limits or priority.
+/// The guest is PID 1 and has the ids of root inside, which is all that the kernel checks before it changes another
+/// process's limits or priority.
 const fn but_not_the_guest(argument: u32) -> Action {
     Action::Match { argument, arms: &[(&[1], REFUSE)], otherwise: &Action::Allow }
 }
@@ -162,8 +162,8 @@ pub fn action(number: u32) -> Action {
     }
 }
 
-/// clone3 hides its flags behind a pointer; without it libraries use clone. Contexts of io_setup are counted
-/// for the whole machine (`fs.aio-max-nr`); without it programs use threads.
+/// clone3 hides its flags behind a pointer; without it libraries use clone. io_setup contexts are counted for the whole
+/// machine (`fs.aio-max-nr`); without it programs use threads.
 const MISSING: &[c_long] = &[libc::SYS_clone3, libc::SYS_io_setup];
 
 const REFUSED: &[c_long] = &[
@@ -212,7 +212,7 @@ const REFUSED: &[c_long] = &[
     libc::SYS_io_uring_register,
     libc::SYS_fanotify_init,
     libc::SYS_fanotify_mark,
-    // Keys are not namespaced; handles open files past the root.
+    // Keys are not namespaced; handles open files outside of the root.
     libc::SYS_add_key,
     libc::SYS_request_key,
     libc::SYS_keyctl,

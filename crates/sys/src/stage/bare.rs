@@ -1,5 +1,5 @@
-//! A stage that is not root: it can prepare nothing but descriptors. What it becomes has to make a user
-//! namespace first, and finds the rest by path.
+//! A non-root stage: it can prepare only descriptors. The tool has to create a user namespace first, and finds the rest
+//! by path.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,7 +24,7 @@ pub fn perform(staging: &BareStaging, fds: Vec<OwnedFd>) -> Result<Never, Failur
     let filter = filter().map_err(during("make its system call filter"))?;
     let null = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
     let null = null.map_err(|errno| during("open /dev/null")(errno.into()))?;
-    // Landlock asks for it, and a tool that has more than we have is none that we want.
+    // Landlock requires it, and the tool must not have more rights than we do.
     rustix::thread::set_no_new_privs(true)
         .map_err(|errno| during("give up new privileges")(errno.into()))?;
     restrict().map_err(during("restrict itself with Landlock"))?;
@@ -33,7 +33,7 @@ pub fn perform(staging: &BareStaging, fds: Vec<OwnedFd>) -> Result<Never, Failur
     Err(during("execute the tool")(execute(&staging.program, &staging.arguments)))
 }
 
-/// A tool that knows no overlays finds one mounted, in a user namespace that is around its own.
+/// For a tool without overlay support, the overlay is mounted in advance, in an outer user namespace.
 fn mount_root(overlay: &NamedOverlay) -> io::Result<()> {
     namespace::enter_user()?;
     private_mounts()?;

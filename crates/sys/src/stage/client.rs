@@ -1,4 +1,4 @@
-//! The daemon's side of a stage: starts it, tells it what to do, hears how it went.
+//! The daemon's side of a stage: starts it, sends the request, receives the result.
 
 use std::ffi::OsString;
 use std::io;
@@ -14,7 +14,7 @@ use super::{BareStaging, Failure, MESSAGE_MAX_BYTES, Order, Staging};
 use crate::{reactor, socket};
 use sandkeep_core::limits;
 
-/// Why no guest runs. Whatever was begun is in the sandbox's control groups.
+/// Why no guest runs. Everything that was started is in the sandbox's cgroups.
 #[derive(Debug, thiserror::Error)]
 pub enum StageError {
     #[error("could not {step}: {source}")]
@@ -23,7 +23,7 @@ pub enum StageError {
         #[source]
         source: io::Error,
     },
-    /// The tool gave up; `said` is the last line it wrote.
+    /// The tool failed; `said` is the last line it wrote.
     #[error("it ended with {status}: {said}")]
     Tool { status: ExitStatus, said: String },
     #[error("it came to no end within {} s", limits::STAGE_ANSWER.as_secs())]
@@ -42,7 +42,7 @@ pub struct Stage {
     command: Vec<OsString>,
 }
 
-/// A tool that has done its part, or has given up: nobody starts a guest any more.
+/// A tool that has finished, or has failed: no process starts a guest any more.
 pub struct Tool {
     process: Child,
     said: Said,
@@ -53,7 +53,7 @@ impl Stage {
         Self { command }
     }
 
-    /// Has a tool start a guest, and returns when the guest runs or nobody is left who could start it.
+    /// Has a tool start a guest, and returns when the guest runs or no process is left that could start it.
     pub async fn perform(
         &self,
         staging: &Staging,
@@ -62,7 +62,7 @@ impl Stage {
         self.order(&Order::Set(staging.clone()), fds).await
     }
 
-    /// The same where the stage is not root.
+    /// The same for a non-root stage.
     pub async fn perform_bare(
         &self,
         staging: &BareStaging,
@@ -122,7 +122,7 @@ impl Stage {
             .stdin(theirs)
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
-            // Until it is in the control groups nobody else could find it.
+            // Until it is in the cgroups nothing else could find it.
             .kill_on_drop(true)
             .spawn()?;
         Ok((reactor::watch(ours, Interest::READABLE | Interest::WRITABLE)?, process))
@@ -130,7 +130,7 @@ impl Stage {
 }
 
 impl Tool {
-    /// For a tool that ends when the guest runs: whether it says that it does.
+    /// For a tool that ends when the guest runs: whether it reports success.
     pub async fn ended_well(mut self) -> Result<(), StageError> {
         match self.status().await? {
             status if status.success() => Ok(()),
@@ -138,7 +138,7 @@ impl Tool {
         }
     }
 
-    /// For a tool that stays behind although nobody needs it: ends it.
+    /// For a tool that stays behind unnecessarily: kills it.
     pub async fn dismiss(mut self) -> io::Result<()> {
         self.process.kill().await
     }
@@ -159,7 +159,7 @@ impl Tool {
     }
 
     async fn gave_up(mut self, status: ExitStatus) -> StageError {
-        // All that it wrote is in the pipe by now; what it left behind may keep that open.
+        // Everything that it wrote is in the pipe by now; a process that it left behind may keep that open.
         let rest = async {
             while self.said.from.is_some() {
                 self.said.more().await;
@@ -170,9 +170,9 @@ impl Tool {
     }
 }
 
-/// The end of what a tool writes to its stderr.
+/// The end of a tool's stderr.
 struct Said {
-    /// Until it has reached its end.
+    /// `None` after its end.
     from: Option<ChildStderr>,
     tail: Vec<u8>,
 }
@@ -182,7 +182,7 @@ impl Said {
         Self { from, tail: Vec::new() }
     }
 
-    /// Waits for more, for ever if there will be none.
+    /// Waits for more, forever if there will be none.
     async fn more(&mut self) {
         let Some(from) = &mut self.from else { return std::future::pending().await };
         let mut chunk = [0; 1024];

@@ -1,4 +1,4 @@
-//! The stage's own process: one plan, a row of steps, and the tool.
+//! The stage's own process: one request, a sequence of steps, and the tool.
 
 #![expect(unsafe_code, reason = "unshare and dup2 have no safe wrappers")]
 
@@ -26,17 +26,17 @@ use crate::{dev, mount, seccomp, socket};
 const LISTEN_FD: RawFd = 3;
 const GUEST_FD: RawFd = 4;
 const LIFELINE_FD: RawFd = 5;
-/// Above all numbers that mean something.
+/// Above all fixed numbers.
 const FIRST_FREE_FD: RawFd = 8;
 /// The socket to the daemon, which the guest closes.
 const SOCKET_FD: RawFd = 7;
 
 const STACK_BYTES: usize = 64 * 1024;
 const EMPTY: &str = "/tmp/empty";
-/// All that a tool notes down about one sandbox.
+/// Space for a tool's state of one sandbox.
 const SCRATCH_BYTES: &str = "16m";
 
-/// Runs the stage on the socket that is its stdin. Returns only if the tool cannot be executed.
+/// Runs the stage on the socket at its stdin. Returns only if the tool cannot be executed.
 pub fn main() -> ExitCode {
     // All that it makes is for a sandbox: the daemon's may be narrower.
     rustix::process::umask(Mode::from_raw_mode(0o022));
@@ -51,7 +51,7 @@ pub fn main() -> ExitCode {
                 Err(failure) => tell(&failure),
             }
         }
-        // Nobody is there, or nobody who would understand an answer.
+        // The peer is gone, or would not understand an answer.
         Err(error) => Err(error),
     };
     if let Err(error) = error {
@@ -66,7 +66,7 @@ fn receive() -> io::Result<(Order, Vec<OwnedFd>)> {
     Ok((serde_json::from_slice(&buffer[..len])?, fds))
 }
 
-/// The socket is stdin, or, late, where the last steps have put it.
+/// The socket is stdin or, later, where the last steps have moved it.
 fn tell(failure: &Failure) -> io::Result<()> {
     let message = serde_json::to_vec(failure)?;
     match socket::send_with_fds(rustix::stdio::stdin(), &message, &[]) {
@@ -89,7 +89,7 @@ fn perform(staging: &Staging, fds: Vec<OwnedFd>) -> Result<Never, Failure> {
     let mut things = Things::sort(staging, fds).ok_or_else(|| {
         during("receive its descriptors")(io::Error::from_raw_os_error(libc::EPROTO))
     })?;
-    // First of all: from here on whoever looks for this sandbox finds us.
+    // First of all: from here on we can be found by the sandbox.
     things.enter_groups().map_err(during("enter its control group"))?;
     rustix::process::setsid().map_err(|errno| during("begin a session")(errno.into()))?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -116,14 +116,14 @@ fn perform(staging: &Staging, fds: Vec<OwnedFd>) -> Result<Never, Failure> {
             Some(filter().map_err(during("make its system call filter"))?)
         }
     };
-    // Nothing that could be closed later may sit at a number that is about to mean something else.
+    // A descriptor that is closed later must not have a number that is about to be reassigned.
     drop(set);
     let given = Given { null, listener, guest, lifeline, filter };
     given.arrange(staging.meeting).map_err(during("arrange its descriptors"))?;
     Err(during("execute the tool")(execute(&staging.program, &staging.arguments)))
 }
 
-/// The descriptors of a plan, told apart.
+/// The descriptors of a request, identified.
 struct Things {
     received: Received,
     bundle: Option<OwnedFd>,
@@ -131,7 +131,7 @@ struct Things {
 
 impl Things {
     fn sort(staging: &Staging, mut fds: Vec<OwnedFd>) -> Option<Self> {
-        // It stands between the binds and the entries.
+        // It is between the binds and the entries.
         let lifeline = usize::from(staging.lifeline == Lifeline::Passed);
         let root = match &staging.root {
             RootKind::Dir | RootKind::Shifted => 1,
@@ -161,7 +161,7 @@ impl Things {
     }
 }
 
-/// What the tool is to find.
+/// The tool's input.
 struct Set {
     root: OwnedFd,
     binds: Vec<(String, OwnedFd)>,
@@ -175,8 +175,8 @@ pub fn private_mounts() -> io::Result<()> {
     Ok(mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?)
 }
 
-/// Puts everything in its place, and makes a null device for the tool's stdio: crun gives whatever
-/// it finds there to the sandbox's root, which must not happen to the host's.
+/// Puts everything in its place, and creates a null device for the tool's stdio: crun changes the owner of that device
+/// to the sandbox's root, which must not happen to the host's.
 fn lay_out(staging: &Staging, set: &Set) -> io::Result<OwnedFd> {
     let plain = Mode::from_raw_mode(0o755);
     let scratch = mount::new_filesystem(
@@ -209,7 +209,7 @@ fn lay_out(staging: &Staging, set: &Set) -> io::Result<OwnedFd> {
     Ok(open("/tmp/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Beneath the working directory, which is the root.
+/// Relative to the working directory, which is the root.
 fn attach_dev(id_base: u32, shm_bytes: u64) -> io::Result<()> {
     let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let devices = mount::new_filesystem("tmpfs", &[("mode", "755"), ("size", "64k")], quiet)?;
@@ -220,8 +220,8 @@ fn attach_dev(id_base: u32, shm_bytes: u64) -> io::Result<()> {
     mount::attach(dev::shared_memory(id_base, shm_bytes)?, "dev/shm")
 }
 
-/// The groups are ours to manage. A tool that cannot write to them leaves them alone, and one that sees
-/// both versions (a hybrid layout) may refuse to work at all: then only the first is shown.
+/// The groups are ours to manage. A tool that cannot write to them leaves them alone, and one that sees both versions
+/// (a hybrid layout) may refuse to work at all: then only the first is visible.
 fn hide_groups() -> io::Result<()> {
     let mounts = cgroup_mounts()?;
     let hybrid = mounts.iter().any(|mount| matches!(mount.kind, MountKind::V1(_)));
@@ -236,7 +236,7 @@ fn hide_groups() -> io::Result<()> {
     Ok(())
 }
 
-/// Nothing that comes of us can signal, or reach abstract sockets of, anything outside.
+/// None of our descendants can signal processes outside, or reach their abstract sockets.
 pub fn restrict() -> io::Result<()> {
     match landlock::available() {
         true => Ruleset::of_scopes()?.restrict(),
@@ -256,7 +256,7 @@ pub fn filter() -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// What the tool inherits.
+/// The descriptors that the tool inherits.
 pub struct Given {
     pub null: OwnedFd,
     pub listener: OwnedFd,
@@ -266,9 +266,9 @@ pub struct Given {
 }
 
 impl Given {
-    /// Puts each descriptor at its number; stderr stays what the daemon made it.
+    /// Moves each descriptor to its number; stderr stays as the daemon set it.
     pub fn arrange(self, meeting: Meeting) -> io::Result<()> {
-        // The sources move out of the way first, because they may sit where targets go.
+        // The sources are moved out of the way first, because they may have the numbers of targets.
         let high = |fd: BorrowedFd<'_>| rustix::io::fcntl_dupfd_cloexec(fd, FIRST_FREE_FD);
         let socket = high(rustix::stdio::stdin().as_fd())?;
         let mut plan = vec![(SOCKET_FD, socket), (1, high(self.null.as_fd())?)];
@@ -286,7 +286,7 @@ impl Given {
         if let Some(filter) = &self.filter {
             plan.push((FILTER_FD as RawFd, high(filter.as_fd())?));
         }
-        // What is not in the plan ends with the exec, whatever its number.
+        // All other descriptors are closed by the exec, whatever their number.
         mark_close_on_exec(LISTEN_FD as u32)?;
         for (target, source) in &plan {
             // SAFETY: this process owns all its descriptors, and those that are replaced here are
@@ -298,7 +298,7 @@ impl Given {
         if meeting == Meeting::Dial {
             mark_close_on_exec(LISTEN_FD as u32)?;
         }
-        // Their numbers may be taken by copies now, which dropping them would close.
+        // Their numbers may belong to copies now, which dropping them would close.
         std::mem::forget(self);
         Ok(())
     }
@@ -314,13 +314,13 @@ fn mark_close_on_exec(first: u32) -> io::Result<()> {
     }
 }
 
-/// Becomes the tool, with nothing in its environment; returns only if it cannot.
+/// Becomes the tool, with an empty environment; returns only on failure.
 pub fn execute(program: &str, arguments: &[String]) -> io::Error {
     Command::new(program).args(arguments).env_clear().exec()
 }
 
-/// Tests execute their own binary as the stage, with this argument. Their harness runs tests beside its
-/// main thread, and only a process of one thread can enter a user namespace: so this comes before it.
+/// Tests execute their own binary as the stage, with this argument. Their harness runs tests outside of its main
+/// thread, and only a single-threaded process can enter a user namespace: so this runs before it.
 #[cfg(any(test, feature = "in-tests"))]
 pub mod before_main {
     pub const ARGUMENT: &str = "act-as-stage";

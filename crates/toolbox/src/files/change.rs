@@ -49,7 +49,7 @@ pub fn make_directory(request: &MakeDirectory) -> Result<Entry, Failure> {
         (made, _) => made.map_err(|error| Failure::from_io(&error, Some(path)))?,
     }
     if let Some(mode) = request.mode {
-        // What was asked for, and not what the mask leaves of it.
+        // The requested mode, not what the umask leaves of it.
         set_mode(path, mode)?;
     }
     stat(&request.path)
@@ -72,7 +72,7 @@ fn rename(from: &Path, to: &Path, overwrite: Overwrite) -> Result<(), Errno> {
         Overwrite::Allowed => rustix::fs::rename(from, to),
         Overwrite::Refused => {
             match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-                // A kernel or filesystem that cannot do both in one: then one after the other.
+                // A kernel or file system that cannot do both atomically: one after the other.
                 Err(Errno::INVAL | Errno::NOSYS) if fs::symlink_metadata(to).is_ok() => {
                     Err(Errno::EXIST)
                 }
@@ -83,7 +83,7 @@ fn rename(from: &Path, to: &Path, overwrite: Overwrite) -> Result<(), Errno> {
     }
 }
 
-/// From one filesystem to another: a file is copied and then removed; a directory is left to who knows better.
+/// Across file systems: a file is copied and then removed; moving a directory is refused.
 fn move_between(request: &MoveEntry) -> Result<(), Failure> {
     let to = request.to.as_path();
     if request.overwrite == Overwrite::Refused && fs::symlink_metadata(to).is_ok() {
@@ -115,7 +115,7 @@ pub fn change_mode(request: &ChangeMode) -> Result<Entry, Failure> {
     stat(&request.path)
 }
 
-/// Links have no mode of their own, and what they lead to is not beneath.
+/// Links have no mode of their own, and their targets are not below.
 fn change_beneath(directory: &Path, mode: u32) -> Result<(), Failure> {
     let failure = |error: io::Error| Failure::from_io(&error, Some(directory));
     if !fs::symlink_metadata(directory).map_err(failure)?.is_dir() {

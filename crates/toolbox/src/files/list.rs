@@ -1,5 +1,5 @@
-//! What is in a directory, in pages. The order is that of the names, a directory before what is in it, so that a page
-//! can go on where the last one ended, whatever was added or removed meanwhile.
+//! Directory listing in pages. Entries are sorted by name, a directory before its content, so that a page can continue
+//! after the last one, whatever was added or removed meanwhile.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,11 +10,11 @@ use super::stat::stat;
 use crate::answer::{Entry, Failure, Listing};
 use crate::request::{ListDirectory, RawPath};
 
-/// How much one page may hold, in bytes of its paths and what goes with them.
+/// Maximum size of one page, in bytes of paths and metadata.
 const PAGE_MAX_BYTES: usize = 2 * 1024 * 1024;
-/// What an entry takes beside its paths.
+/// Size of an entry besides its paths.
 const ENTRY_BYTES: usize = 256;
-/// How many directories are named that could not be read.
+/// How many unreadable directories are reported.
 const UNREADABLE_MAX: usize = 100;
 
 pub fn list(request: &ListDirectory) -> Result<Listing, Failure> {
@@ -49,7 +49,7 @@ enum Page {
 }
 
 impl Walk<'_> {
-    /// One directory, after the entry that `after` names, if it does.
+    /// One directory, after the entry in `after`, if any.
     fn level(
         &mut self,
         beneath: &Path,
@@ -65,7 +65,7 @@ impl Walk<'_> {
             let position = resumed.map(|resumed| name.cmp(resumed));
             let within = match position {
                 Some(std::cmp::Ordering::Less) => continue,
-                // The page before ended with it, or with something in it.
+                // The page before ended with it, or with an entry in it.
                 Some(std::cmp::Ordering::Equal) => deeper,
                 Some(std::cmp::Ordering::Greater) | None => {
                     if self.add(&beneath.join(&name))? == Page::Full {
@@ -89,7 +89,7 @@ impl Walk<'_> {
             return Ok(Page::Full);
         }
         let path = RawPath::from(self.root.join(relative).as_path());
-        // Who is gone by now is not there.
+        // An entry that is gone by now is left out.
         if let Ok(entry) = stat(&path) {
             self.bytes += ENTRY_BYTES + size_of_paths(&entry);
             self.listing.entries.push(entry);
@@ -104,7 +104,7 @@ impl Walk<'_> {
         after: &[OsString],
     ) -> Result<Page, Failure> {
         let path = self.root.join(relative);
-        // A link to a directory is a link: what it leads to is not beneath.
+        // A link to a directory is a link: its target is not below.
         if !fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) {
             return Ok(Page::HasRoom);
         }
@@ -122,7 +122,7 @@ impl Walk<'_> {
 
 fn size_of_paths(entry: &Entry) -> usize {
     let target = entry.target.as_ref().map_or(0, |target| target.as_bytes().len());
-    // Bytes that are no UTF-8 are written as numbers.
+    // Bytes that are not UTF-8 are written as numbers.
     4 * (entry.path.as_bytes().len() + target)
 }
 

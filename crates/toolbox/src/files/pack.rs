@@ -1,7 +1,8 @@
-//! A tree as an archive, as it is read. What only a program inside can use, FIFOs, sockets and devices, is left out.
+//! A tree as an archive, streamed while it is read. FIFOs, sockets and devices are left out, because only programs
+//! inside can use them.
 //!
-//! The tree is looked at first: who may not read all of it is told so instead of getting a part, and how much there
-//! is can be told before it comes.
+//! The tree is scanned first: if the user may not read all of it, that is an error instead of a partial archive, and
+//! the size is known in advance.
 
 use std::collections::HashMap;
 use std::fs::{self, File, Metadata};
@@ -22,7 +23,7 @@ pub fn pack(path: &RawPath, output: &mut Output) -> Result<(), Failure> {
     pack_to(path.as_path(), &mut Buffered::new(output))
 }
 
-/// How much an archive of this would be, if all of it can be read.
+/// The size of the archive, if everything is readable.
 pub fn survey(root: &Path) -> Result<Packing, Failure> {
     let found = fs::metadata(root).map_err(|error| Failure::from_io(&error, Some(root)))?;
     let mut packing = Packing { entries: 0, bytes: 0, directory: found.is_dir() };
@@ -47,7 +48,7 @@ pub fn pack_to(root: &Path, to: &mut dyn io::Write) -> Result<(), Failure> {
     finished.map_err(|error| Failure::from_io(&error, Some(root)))
 }
 
-/// Whether all of it can be read, and how much it is.
+/// Whether everything is readable, and its size.
 fn look_into(directory: &Path, packing: &mut Packing) -> Result<(), Failure> {
     for entry in sorted(directory)? {
         let found = match fs::symlink_metadata(&entry) {
@@ -80,7 +81,7 @@ fn sorted(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
 
 struct Archive<'a> {
     builder: Builder<&'a mut dyn io::Write>,
-    /// The first names of files that have several, by device and inode.
+    /// The first names of files with several, by device and inode.
     linked: HashMap<(u64, u64), PathBuf>,
 }
 
@@ -91,7 +92,7 @@ impl Archive<'_> {
             let name = name.join(last);
             let found = match fs::symlink_metadata(&path) {
                 Ok(found) => found,
-                // It was there a moment ago: an archive is of a moment.
+                // It existed a moment ago; an archive shows one moment.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(Failure::from_io(&error, Some(&path))),
             };
@@ -104,7 +105,7 @@ impl Archive<'_> {
         let failure = |error: io::Error| Failure::from_io(&error, Some(path));
         if found.is_dir() {
             let mut header = header(found, EntryType::Directory);
-            // With its slash, so that nobody takes it for a file.
+            // With a trailing slash, so that it is not mistaken for a file.
             let mut named = name.as_os_str().to_owned();
             named.push("/");
             self.builder.append_data(&mut header, named, io::empty()).map_err(failure)?;
@@ -137,7 +138,7 @@ impl Archive<'_> {
         let found = file.metadata().map_err(failure)?;
         let mut content = Exactly { file, left: found.len() };
         let appended = match found.blocks() * 512 < found.len() {
-            // It has holes, which need not be sent.
+            // Its holes need not be sent.
             true => self.builder.append_file(name, &mut content.file),
             false => {
                 let mut header = header(&found, EntryType::Regular);
@@ -162,7 +163,7 @@ fn header(found: &Metadata, kind: EntryType) -> Header {
     header
 }
 
-/// As many bytes of a file as its header says: what was added since is not for this archive.
+/// Exactly as many bytes of a file as its header says: later additions are ignored.
 struct Exactly {
     file: File,
     left: u64,
@@ -181,7 +182,7 @@ impl Read for Exactly {
     }
 }
 
-/// Many small writes as few large frames.
+/// Combines many small writes into a few large frames.
 struct Buffered<'a, 'b> {
     output: &'a mut Output<'b>,
     held: Vec<u8>,

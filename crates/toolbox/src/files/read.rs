@@ -1,4 +1,4 @@
-//! The bytes of a file, all of them or a range.
+//! The bytes of a file, all or a range.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -21,15 +21,15 @@ pub fn read(path: &RawPath, range: Option<ByteRange>, output: &mut Output) -> Re
     send(&file, path, start, len, output)
 }
 
-/// A regular file, open for reading, whoever replaces it meanwhile. What is none is refused before it is opened,
-/// because to open a FIFO or a device can mean something.
+/// A regular file, open for reading, even if it is replaced meanwhile. Other types are refused before opening, because
+/// opening a FIFO or a device can have side effects.
 pub fn open_regular(path: &RawPath) -> Result<(File, Stat), Failure> {
     let failure = |errno| Failure::from_errno(errno, path);
     let looked = rustix::fs::statat(CWD, path.as_path(), rustix::fs::AtFlags::empty());
     require_regular(path, &looked.map_err(failure)?)?;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = rustix::fs::open(path.as_path(), flags, Mode::empty()).map_err(failure)?;
-    // It may be another by now.
+    // It may be another one by now.
     let found = rustix::fs::fstat(file.as_fd()).map_err(failure)?;
     require_regular(path, &found)?;
     Ok((file.into(), found))
@@ -48,7 +48,7 @@ pub fn require_regular(path: &RawPath, found: &Stat) -> Result<(), Failure> {
     }
 }
 
-/// Where to begin and how much to read; `None` if there is nothing at all in the range.
+/// The start and length of a read; `None` if the range is empty.
 fn portion(range: Option<ByteRange>, size: u64) -> Option<(u64, u64)> {
     match range {
         None => Some((0, size)),

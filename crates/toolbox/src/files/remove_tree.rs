@@ -1,6 +1,6 @@
-//! A directory removed with all in it, however deep it is: who made it decides how deep, and this also runs on the host.
-//! So there is no recursion, and one descriptor: the way down is remembered by names, and the way up is `..`, which must
-//! lead to where the way down came from.
+//! Removes a directory with its content at any depth: its creator determines the depth, and this also runs on the host.
+//! So there is no recursion, and one descriptor: the way down is remembered by names, and the way up is `..`, which
+//! must lead back to the same directory.
 
 use std::ffi::{CString, OsStr};
 use std::os::fd::OwnedFd;
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// What is nowhere is fine.
+/// A missing directory is fine.
 pub fn remove_tree(above: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
     let name = CString::new(name.as_bytes()).map_err(|_| Errno::INVAL)?;
     let mut at = match openat(above, &name, DIRECTORY, Mode::empty()) {
@@ -29,7 +29,7 @@ pub fn remove_tree(above: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
         }
         let up = openat(&at, c"..", DIRECTORY, Mode::empty())?;
         if identity(&up)? != parent {
-            // Somebody moved it meanwhile.
+            // It was moved meanwhile.
             return Err(Errno::BUSY);
         }
         match unlinkat(&up, &name, AtFlags::REMOVEDIR) {
@@ -41,7 +41,7 @@ pub fn remove_tree(above: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Removes all from a directory up to the first one that is not empty, which is opened.
+/// Removes a directory's entries up to the first nonempty directory, which is opened.
 fn clear(directory: &OwnedFd) -> Result<Option<(OwnedFd, CString)>, Errno> {
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_tree_goes_however_deep_it_is() {
-        // In memory: a disk takes minutes for so many.
+        // In memory: a disk takes minutes for this many.
         let top = tempfile::tempdir_in("/dev/shm").expect("a directory");
         std::fs::write(top.path().join("beside"), "stays").expect("a file");
         let above = openat(CWD, top.path(), DIRECTORY, Mode::empty()).expect("it is there");
@@ -92,7 +92,7 @@ mod tests {
             at = openat(&at, "d", DIRECTORY, Mode::empty()).expect("it is there");
         }
         drop(at);
-        // With as little stack as a thread of the daemon has, and less.
+        // With less stack than a thread of the daemon.
         let small = std::thread::Builder::new().stack_size(128 * 1024);
         let removing = small.spawn(move || {
             remove_tree(&above, OsStr::new("deep"))?;

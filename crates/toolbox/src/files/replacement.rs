@@ -1,5 +1,5 @@
-//! Writing a file whole or not at all: a new file beside it takes its place by one rename, with its mode and, as far
-//! as that is allowed, its owner.
+//! Writes a file atomically: a new file beside it replaces it by one rename, with its mode and, if permitted, its
+//! owner.
 
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -10,17 +10,17 @@ use rustix::fs::Access;
 
 use crate::answer::{Failure, FailureKind};
 
-/// What a new file may be read and written by, before the user's own mask.
+/// The mode of a new file, before the user's umask.
 const NEW_FILE_MODE: u32 = 0o666;
 const PERMISSIONS: u32 = 0o7777;
-/// What the names of files begin with that are not in their place yet.
+/// Prefix of temporary files.
 pub const TEMPORARY: &str = ".sandkeep-";
-/// How many names are tried for the file beside.
+/// How many temporary names are tried.
 const NAMES_TRIED: u32 = 100;
-/// How many links are followed to a file that is not there yet.
+/// How many links are followed to a file that does not exist yet.
 const LINKS_MAX: usize = 40;
 
-/// A file that is being written. Dropping it leaves what was there before.
+/// A file that is being written. Dropping it keeps the old one.
 pub struct Replacement {
     target: PathBuf,
     beside: PathBuf,
@@ -35,7 +35,7 @@ enum State {
     InPlace,
 }
 
-/// Whether there was a file before.
+/// Whether the file existed before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Before {
     Absent,
@@ -43,7 +43,7 @@ pub enum Before {
 }
 
 impl Replacement {
-    /// Begins a new content for `path`. What a symbolic link leads to is replaced, not the link.
+    /// Starts writing new content for `path`. If it is a symbolic link, its target is replaced, not the link.
     pub fn of(path: &Path) -> Result<Self, Failure> {
         let refused = |error: io::Error| Failure::from_io(&error, Some(path));
         let target = target(path)?;
@@ -52,8 +52,8 @@ impl Replacement {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(refused(error)),
         };
-        // A file that may not be written to is not replaced either, though its directory would allow it. It is asked
-        // without opening it, which whoever watches the file would take for a change.
+        // A file without write permission is not replaced, even if its directory would allow it. Permission is checked
+        // without opening it, which watchers of the file would see as a change.
         if before.is_some() {
             let allowed = rustix::fs::access(&target, Access::WRITE_OK);
             allowed.map_err(|errno| Failure::from_errno(errno, path))?;
@@ -66,8 +66,8 @@ impl Replacement {
         self.file.write_all(bytes).map_err(|error| Failure::from_io(&error, Some(&self.target)))
     }
 
-    /// Puts it in its place, with this mode, or that of the file before. The content is on the disk before it gets
-    /// its name, so that a crash leaves the old one or the new one.
+    /// Moves it into place, with this mode, or that of the old file. The content is on disk before it gets its name, so
+    /// that after a crash the file is completely old or new.
     pub fn finish(mut self, mode: Option<u32>) -> Result<Before, Failure> {
         let done = self.try_finish(mode);
         done.map_err(|error| Failure::from_io(&error, Some(&self.target)))?;
@@ -77,7 +77,7 @@ impl Replacement {
 
     fn try_finish(&mut self, mode: Option<u32>) -> io::Result<()> {
         if let Some(before) = &self.before {
-            // Only root can give a file away; what another user's file loses by that is its owner alone.
+            // Only root can change owners; for other users the replaced file loses only its owner.
             let _ = fchown(&self.file, Some(before.uid()), Some(before.gid()));
         }
         let mode = mode.or(self.before.as_ref().map(MetadataExt::mode));
@@ -92,7 +92,7 @@ impl Replacement {
 impl Drop for Replacement {
     fn drop(&mut self) {
         if self.state == State::Unfinished {
-            // What is left otherwise is a file of ours, and whatever went wrong before matters more.
+            // If this fails a temporary file is left; the earlier error matters more.
             let _ = fs::remove_file(&self.beside);
         }
     }
@@ -109,7 +109,7 @@ fn regular(path: &Path, metadata: Metadata) -> Result<Metadata, Failure> {
     Err(failure.at(path))
 }
 
-/// Where a chain of links ends, also where nothing is there yet.
+/// The end of a chain of links, even if nothing exists there yet.
 fn target(path: &Path) -> Result<PathBuf, Failure> {
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {
@@ -119,7 +119,7 @@ fn target(path: &Path) -> Result<PathBuf, Failure> {
     Err(Failure::new(FailureKind::Invalid, "it leads through too many symbolic links").at(path))
 }
 
-/// A new file in the same directory that nobody else has.
+/// A new, exclusive file in the same directory.
 fn beside(target: &Path) -> io::Result<(File, PathBuf)> {
     if target.file_name().is_none() {
         return Err(io::ErrorKind::IsADirectory.into());

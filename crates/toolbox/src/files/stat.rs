@@ -1,4 +1,4 @@
-//! What there is at a path.
+//! Metadata of a path.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::answer::{Entry, EntryKind, Failure};
 use crate::request::RawPath;
 
 pub fn stat(path: &RawPath) -> Result<Entry, Failure> {
-    // By the older call: there are kernels of sandboxes that know no newer one.
+    // By the older call: some sandboxes' kernels do not support a newer one.
     let found = rustix::fs::statat(CWD, path.as_path(), AtFlags::SYMLINK_NOFOLLOW);
     let found = found.map_err(|errno| Failure::from_errno(errno, path))?;
     let target = match FileType::from_raw_mode(found.st_mode) {

@@ -1,4 +1,4 @@
-//! The operations on real files, as whoever runs the tests.
+//! The operations on real files, as the user who runs the tests.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -21,7 +21,7 @@ fn raw(path: impl AsRef<Path>) -> RawPath {
     RawPath::from(path.as_ref())
 }
 
-/// The data of a request, whole or broken off.
+/// The data of a request, complete or aborted.
 fn sent(bytes: &[u8], frames: &[Frame]) -> Vec<u8> {
     let mut all = Vec::new();
     encode(&Frame::Data(bytes.to_vec()), &mut all);

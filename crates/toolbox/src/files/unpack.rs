@@ -1,8 +1,8 @@
-//! An archive into a directory. Nothing of it leads elsewhere: paths are relative and without `..`, no part of one is
-//! a symbolic link, whether the archive brought it or not, and a hard link names a file beneath the same directory.
-//! Where a symbolic link itself leads is its own business: it is only ever made, never followed.
+//! Unpacks an archive into a directory. No entry can leave it: paths are relative and without `..`, no component may be
+//! a symbolic link, whether or not it comes from the archive, and a hard link refers to a file below the same
+//! directory. The target of a symbolic link does not matter: links are only created, never followed.
 //!
-//! A file is whole or not there; an archive that fails in the middle leaves what came before.
+//! A file is complete or missing; if an archive fails in the middle, earlier entries stay.
 
 mod place;
 mod restore;
@@ -20,18 +20,18 @@ use crate::request::{Ownership, UnpackArchive};
 use crate::wire::{DATA_MAX, Input};
 pub use restore::{GONE, METADATA, restore, restore_all};
 
-/// The bits of a mode that an archive decides for a user's own files: not who else somebody becomes by running them.
+/// The mode bits that an archive sets for a user's own files: without set-id bits.
 const OWN_PERMISSIONS: u32 = 0o777;
 const ALL_PERMISSIONS: u32 = 0o7777;
 
 pub fn unpack(request: &UnpackArchive, input: &mut Input) -> Result<Unpacked, Failure> {
-    // Without a dot at its end, beneath which nothing can be made.
+    // Without a trailing dot, below which nothing can be created.
     let root: PathBuf = request.path.as_path().components().collect();
     make_parents(&root.join("entry"), request.parents)?;
     unpack_into(&root, request.ownership, input)
 }
 
-/// Unpacks what is read into a directory that is there.
+/// Unpacks a stream into an existing directory.
 pub fn unpack_into(
     root: &Path,
     ownership: Ownership,
@@ -57,7 +57,7 @@ pub fn unpack_into(
     unpacking.finish()
 }
 
-/// What an archive would write, as [`unpack_into`] reads it, without writing any of it.
+/// What an archive would write, as interpreted by [`unpack_into`], without writing any of it.
 pub fn archive_entries(from: impl Read + Seek) -> Result<Vec<ArchiveEntry>, Failure> {
     let mut archive = Archive::new(from);
     let mut found = Vec::new();
@@ -67,7 +67,7 @@ pub fn archive_entries(from: impl Read + Seek) -> Result<Vec<ArchiveEntry>, Fail
         let (kind, other) = match entry.header().entry_type() {
             EntryType::Directory => (EntryKind::Directory, None),
             EntryType::Symlink => (EntryKind::Symlink, None),
-            // A second name of a file is a way to it.
+            // A second name of a file gives access to it.
             EntryType::Link => (EntryKind::File, Some(relative(&link_name(&entry, &path)?)?)),
             _ => (EntryKind::File, None),
         };
@@ -77,14 +77,14 @@ pub fn archive_entries(from: impl Read + Seek) -> Result<Vec<ArchiveEntry>, Fail
     Ok(found)
 }
 
-/// Something in an archive.
+/// An entry of an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArchiveEntry {
     pub path: PathBuf,
     pub kind: EntryKind,
 }
 
-/// What follows the archive's own end still belongs to it.
+/// Data after the archive's own end still belongs to it.
 fn drain(from: &mut dyn Read) -> Result<(), Failure> {
     let mut rest = vec![0; DATA_MAX];
     while from.read(&mut rest).map_err(damaged)? > 0 {}
@@ -94,7 +94,7 @@ fn drain(from: &mut dyn Read) -> Result<(), Failure> {
 struct Unpacking {
     place: Place,
     ownership: Ownership,
-    /// They get their modes and times at the end: until then we have to write into them.
+    /// They get their modes and times at the end: until then entries are written into them.
     directories: Vec<(PathBuf, Stamp)>,
     unpacked: Unpacked,
 }
@@ -110,7 +110,7 @@ impl Unpacking {
                 self.place.directory(&name)?;
                 self.directories.push((name, stamp));
             }
-            // Whatever names the archive itself.
+            // The root of the archive itself.
             _ if name.as_os_str().is_empty() => {}
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
                 let size = entry.size();
@@ -169,7 +169,7 @@ fn link_name<R: Read>(entry: &tar::Entry<'_, R>, name: &Path) -> Result<PathBuf,
     target.map(|target| target.into_owned()).ok_or_else(none)
 }
 
-/// The path of an entry without what means nothing; refused if it leads elsewhere.
+/// The normalized path of an entry; refused if it leads elsewhere.
 fn relative(path: &Path) -> Result<PathBuf, Failure> {
     let mut name = PathBuf::new();
     for component in path.components() {
@@ -186,7 +186,7 @@ fn relative(path: &Path) -> Result<PathBuf, Failure> {
     Ok(name)
 }
 
-/// An error in the middle of a file: the disk's, or that of what was sent.
+/// An error in the middle of a file: of the disk, or of the sent data.
 fn unread(error: &std::io::Error, path: &Path) -> Failure {
     match (error.raw_os_error(), error.get_ref().and_then(|e| e.downcast_ref::<Failure>())) {
         (_, Some(failure)) => failure.clone(),
@@ -198,7 +198,7 @@ fn unread(error: &std::io::Error, path: &Path) -> Failure {
     }
 }
 
-/// What was sent is no archive, or broke off.
+/// The data is not an archive, or was truncated.
 fn damaged(error: std::io::Error) -> Failure {
     match error.get_ref().and_then(|cause| cause.downcast_ref::<Failure>()) {
         Some(failure) => failure.clone(),

@@ -1,4 +1,4 @@
-//! What changes in a directory, as it changes. A line of JSON for each event, until whoever watches leaves.
+//! Watches a directory. One line of JSON per event, until the watcher disconnects.
 
 use std::collections::HashMap;
 use std::fs;
@@ -16,10 +16,10 @@ use crate::wire::Output;
 
 /// How many directories are watched at once.
 const DIRECTORIES_MAX: usize = 16 * 1024;
-/// Room for many events of the longest names.
+/// Room for many events with the longest names.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// How an event is meant that the kernel tells.
+/// The kernel's events, by meaning.
 const EVENTS: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::CLOSE_WRITE)
     .union(WatchFlags::MODIFY)
@@ -49,7 +49,7 @@ pub fn watch(path: &RawPath, reach: Reach, output: &mut Output) -> Result<(), Fa
         let (directory, flags) = (event.wd(), event.events());
         let name = event.file_name().map(|name| RawPath::from_bytes(name.to_bytes().to_vec()));
         for change in watch.take(directory, flags, name) {
-            // Of what is there all at once, whoever writes in small pieces is told of once.
+            // Combines the events of many small writes.
             if last.as_ref() != Some(&change) {
                 output.line(&change)?;
             }
@@ -68,7 +68,7 @@ struct Watch {
     queue: OwnedFd,
     directories: HashMap<i32, PathBuf>,
     reach: Reach,
-    /// Of a single file: its name in the directory that is watched for it, so that it is seen when it is replaced.
+    /// For a single file: its name in the watched directory, so that its replacement is seen.
     only: Option<RawPath>,
 }
 
@@ -108,12 +108,12 @@ impl Watch {
         }
     }
 
-    /// Watches the directories in a directory, if they are to be, and notes all that is in them.
+    /// Watches subdirectories, if requested, and records their entries.
     fn add_beneath(&mut self, directory: &Path, seen: &mut Vec<PathBuf>) -> Result<(), Failure> {
         if self.reach == Reach::One {
             return Ok(());
         }
-        // Who is gone, or may not be looked into, has nothing to tell.
+        // A directory that is gone, or unreadable, has no events.
         let Ok(read) = fs::read_dir(directory) else { return Ok(()) };
         for entry in read.flatten() {
             seen.push(entry.path());
@@ -175,7 +175,7 @@ impl Watch {
             self.leave(&path);
         }
         if kind == ChangeKind::Created && flags.contains(ReadFlags::ISDIR) {
-            // What came into it before it was watched would otherwise never be told.
+            // Entries created before it was watched would otherwise never be reported.
             let mut seen = Vec::new();
             if self.reach == Reach::Tree && self.add(&path).is_ok() {
                 let _ = self.add_beneath(&path, &mut seen);

@@ -1,4 +1,4 @@
-//! A new content for a file, as it comes.
+//! New content for a file, as it arrives.
 
 use std::fs;
 use std::path::Path;
@@ -28,7 +28,7 @@ pub fn write(request: &WriteFile, input: &mut Input) -> Result<Written, Failure>
     Ok(Written { entry: stat(&request.path)?, created: before == Before::Absent })
 }
 
-/// Makes the directories above a path, if it was asked for.
+/// Creates missing parent directories, if requested.
 pub fn make_parents(path: &Path, parents: Parents) -> Result<(), Failure> {
     let above = path.parent().filter(|above| !above.as_os_str().is_empty());
     match (parents, above) {

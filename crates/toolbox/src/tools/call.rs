@@ -1,11 +1,11 @@
-//! What each tool is asked, by the names that agents know. The host has checked it before; here it only has to
-//! have the right types.
+//! The arguments of each tool, with the names that agents know. The host has validated them; here only the types are
+//! checked.
 
 use serde::{Deserialize, Serialize};
 
 use super::GREP_RESULTS_DEFAULT;
 
-/// One call of a tool that works on files.
+/// One call of a file tool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "name", content = "arguments", rename_all = "snake_case")]
 pub enum Call {
@@ -21,7 +21,7 @@ pub enum Call {
 #[serde(deny_unknown_fields)]
 pub struct ReadFile {
     pub path: String,
-    /// The first line to read, from 1; 0 is the first, too.
+    /// The first line to read, from 1; 0 means the first, too.
     #[serde(default)]
     pub offset: u64,
     /// How many lines to read.
@@ -45,7 +45,7 @@ pub struct EditFile {
     pub replace_all: ReplaceAll,
 }
 
-/// Whether `old_string` may be there more than once.
+/// Whether `old_string` may occur more than once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "bool", into = "bool")]
 pub enum ReplaceAll {
@@ -81,7 +81,7 @@ pub struct Glob {
     pub gitignore: Gitignore,
 }
 
-/// Whether a search leaves out what `.gitignore` names.
+/// Whether a search honours `.gitignore`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "bool", into = "bool")]
 pub enum Gitignore {

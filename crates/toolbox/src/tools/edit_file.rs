@@ -1,7 +1,7 @@
-//! edit_file: replaces a text that is in a file exactly once, or everywhere.
+//! edit_file: replaces a text that occurs exactly once in a file, or everywhere.
 //!
-//! A file keeps its line endings: they are looked away from when the text is looked for, and the new text gets those
-//! of the place where it comes to stand. All other bytes stay as they are, also where they are no UTF-8.
+//! A file keeps its line endings: they are ignored in the search, and the new text gets those of its place. All other
+//! bytes are unchanged, even if they are not UTF-8.
 
 mod line_endings;
 mod nearest;
@@ -14,11 +14,11 @@ use super::refusal::{Refusal, TextRefusal};
 use super::write_file::replace;
 use line_endings::{Endings, unix};
 
-/// How many places of a text that is not unique are told.
+/// How many places of an ambiguous text are reported.
 const PLACES_TOLD_MAX: usize = 10;
-/// How many lines around an edit the answer shows.
+/// How many context lines of an edit are displayed.
 const CONTEXT_LINES: usize = 3;
-/// How many lines of the new text the answer shows.
+/// How many lines of the new text are displayed.
 const SHOWN_LINES_MAX: usize = 40;
 
 pub fn edit_file(call: &EditFile) -> Result<String, Refusal> {
@@ -40,7 +40,7 @@ pub fn edit_file(call: &EditFile) -> Result<String, Refusal> {
 #[derive(Debug)]
 struct Edited {
     content: Vec<u8>,
-    /// The same without line endings of another kind, and where in it the new text begins.
+    /// The same with normalized line endings, and the positions of the new text in it.
     plain: Vec<u8>,
     places: Vec<usize>,
 }
@@ -66,7 +66,7 @@ fn edited(call: &EditFile, content: Vec<u8>) -> Result<Edited, Refusal> {
     }
 }
 
-/// Where a text is, without those that begin within another.
+/// The non-overlapping occurrences of a text.
 fn occurrences(plain: &[u8], old: &[u8]) -> Vec<usize> {
     let finder = memchr::memmem::Finder::new(old);
     finder.find_iter(plain).collect()
@@ -76,7 +76,7 @@ fn line_of(plain: &[u8], at: usize) -> usize {
     1 + memchr::memchr_iter(b'\n', &plain[..at]).count()
 }
 
-/// Puts the new text in the places that were found, and every line ending back.
+/// Inserts the new text at the places found, and restores every line ending.
 fn replaced(
     plain: &[u8],
     endings: &Endings,

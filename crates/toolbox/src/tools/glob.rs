@@ -1,4 +1,4 @@
-//! glob: the files whose path matches a pattern, by name.
+//! glob: the files whose path matches a pattern, sorted by name.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -15,14 +15,14 @@ pub fn glob(call: &Glob, tell: &mut dyn FnMut(Progress)) -> Result<String, Refus
     std::fs::metadata(base).map_err(|error| explained(base, &error))?;
     let pattern = call.pattern.strip_prefix("./").unwrap_or(&call.pattern);
     let matcher = matcher(pattern)?;
-    // What the pattern says plainly need not be looked for.
+    // The literal part of the pattern need not be searched.
     let root = base.join(plain_beginning(pattern));
     let mut files = Files::beneath(&root, call.gitignore, None, tell);
     let mut found = Vec::new();
     while found.len() <= GLOB_RESULTS_MAX
         && let Some(entry) = files.next_file()
     {
-        // An absolute pattern is about the whole path, any other about what lies beneath the base.
+        // An absolute pattern matches the whole path, any other the part below the base.
         let path = entry.path().strip_prefix(base).unwrap_or(entry.path());
         let path = if pattern.starts_with('/') { entry.path() } else { path };
         if matcher.is_match(path) {
@@ -30,7 +30,7 @@ pub fn glob(call: &Glob, tell: &mut dyn FnMut(Progress)) -> Result<String, Refus
             files.progress.found += 1;
         }
     }
-    // A path that leads nowhere has nothing beneath it.
+    // A path that does not exist has nothing below it.
     files.unreadable = if root.exists() { files.unreadable } else { 0 };
     Ok(answer(found, pattern, &files))
 }
@@ -63,7 +63,7 @@ fn matcher(pattern: &str) -> Result<GlobMatcher, Refusal> {
     built.map(|glob| glob.compile_matcher()).map_err(refused)
 }
 
-/// The directories with which a pattern begins before anything in it is special.
+/// The literal directories at the beginning of a pattern.
 fn plain_beginning(pattern: &str) -> PathBuf {
     let is_plain = |part: &Component<'_>| {
         let text = part.as_os_str().to_string_lossy();

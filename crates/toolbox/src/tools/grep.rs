@@ -13,9 +13,9 @@ use super::refusal::{Refusal, TextRefusal};
 use super::walk::{Files, Progress, shown};
 use super::{GREP_MATCH_MAX_CHARS, GREP_RESULTS_MAX};
 
-/// The longest line that can be searched; a file with longer ones is left out and counted.
+/// The longest line that can be searched; files with longer ones are skipped and counted.
 const LINE_MAX_BYTES: usize = 16 * 1024 * 1024;
-/// How large a compiled expression may become.
+/// Maximum size of a compiled expression.
 const REGEX_MAX_BYTES: usize = 10 * 1024 * 1024;
 
 pub fn grep(call: &Grep, tell: &mut dyn FnMut(Progress)) -> Result<String, Refusal> {
@@ -65,14 +65,14 @@ fn matcher(pattern: &str) -> Result<RegexMatcher, Refusal> {
         .dfa_size_limit(REGEX_MAX_BYTES)
         .build(pattern);
     built.map_err(|error| {
-        // The first line names the problem; the rest draws it.
+        // The first line names the problem; the rest illustrates it.
         let said = error.to_string();
         let problem = said.lines().last().unwrap_or(&said).trim_start_matches("error: ").to_owned();
         TextRefusal::BadPattern { pattern: pattern.to_owned(), problem }.into()
     })
 }
 
-/// Which files are searched: as in a `.gitignore`, a glob without a slash is about names at any depth.
+/// Which files are searched: as in a `.gitignore`, a glob without a slash matches names at any depth.
 fn only(root: &Path, glob: &str) -> Result<Override, Refusal> {
     let mut builder = OverrideBuilder::new(root);
     let built = builder.add(glob).and_then(|builder| builder.build());
@@ -85,7 +85,7 @@ fn only(root: &Path, glob: &str) -> Result<Override, Refusal> {
     })
 }
 
-/// Takes the matching lines of one file, until there are more than enough.
+/// Collects the matching lines of one file, until the limit is exceeded.
 struct Found<'a> {
     name: &'a str,
     matcher: &'a RegexMatcher,
@@ -108,7 +108,7 @@ impl Sink for Found<'_> {
     }
 }
 
-/// A line, or as much of a long one as may be shown, so that the match can be seen.
+/// A line, or the part of a long one around the match.
 fn around(line: &str, start: usize) -> String {
     let chars = line.chars().count();
     if chars <= GREP_MATCH_MAX_CHARS {

@@ -1,4 +1,4 @@
-//! ls: the entries of a directory, by name, with what they are.
+//! ls: the entries of a directory, sorted by name, with their types.
 
 use std::fs::{self, DirEntry};
 use std::path::Path;
@@ -8,7 +8,7 @@ use super::call::Ls;
 use super::read_file::explained;
 use super::refusal::{FileRefusal, Refusal};
 
-/// How many names are read of a directory; in a larger one those that are shown are not the first by name.
+/// How many names of a directory are read; in a larger one the displayed ones are not the first by name.
 const NAMES_READ_MAX: usize = 100_000;
 
 pub fn ls(call: &Ls) -> Result<String, Refusal> {
@@ -38,7 +38,7 @@ pub fn ls(call: &Ls) -> Result<String, Refusal> {
 fn line(entry: &DirEntry) -> String {
     let name = entry.file_name();
     let name = name.to_string_lossy();
-    // It may have gone meanwhile; that it was there is what was asked.
+    // It may have gone meanwhile; its name is reported all the same.
     let Ok(metadata) = entry.metadata() else { return format!("{name}\n") };
     let kind = metadata.file_type();
     match () {

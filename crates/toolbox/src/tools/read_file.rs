@@ -9,11 +9,11 @@ use super::call::ReadFile;
 use super::refusal::{FileRefusal, Refusal};
 use super::{READ_ANSWER_MAX_BYTES, READ_LINE_MAX_CHARS, READ_LINES_MAX, READ_MAX_BYTES};
 
-/// How much of a file is looked at to tell text from what is not, as git and grep do.
+/// How much of a file is checked to distinguish text from binary, as in git and grep.
 const LOOKED_AT_BYTES: usize = 8 * 1024;
-/// How many names of a directory are compared with one that is not there.
+/// How many names of a directory are compared with a missing one.
 const NAMES_COMPARED_MAX: usize = 2_000;
-/// How much alike two names must be for the one to be suggested for the other.
+/// Minimum similarity of a suggested name.
 const NAME_ALIKE: f32 = 0.6;
 
 pub fn read_file(call: &ReadFile) -> Result<String, Refusal> {
@@ -35,7 +35,7 @@ pub fn read_file(call: &ReadFile) -> Result<String, Refusal> {
     Ok(shown(text, lines, first, wanted.min(READ_LINES_MAX)))
 }
 
-/// The lines from `first` on, as many as fit, and what there is besides.
+/// The lines from `first` on, as many as fit, and a note about the rest.
 fn shown(text: &str, lines: usize, first: usize, wanted: usize) -> String {
     let mut answer = String::new();
     let mut next = first;
@@ -55,7 +55,7 @@ fn shown(text: &str, lines: usize, first: usize, wanted: usize) -> String {
     answer
 }
 
-/// A line as tools show it.
+/// A line as displayed by tools.
 pub fn numbered(number: usize, line: &str) -> String {
     format!("{number:>6}\t{}\n", clipped(line))
 }
@@ -70,7 +70,7 @@ fn clipped(line: &str) -> String {
     }
 }
 
-/// The whole of a text file that is not too large.
+/// The whole content of a text file that is not too large.
 pub fn text_of(path: &Path) -> Result<Vec<u8>, Refusal> {
     let mut file = open(path)?;
     let refused = |error: &std::io::Error| FileRefusal::of(path, error);
@@ -80,7 +80,7 @@ pub fn text_of(path: &Path) -> Result<Vec<u8>, Refusal> {
         return Err(FileRefusal::TooLarge { path: shown(), bytes }.into());
     }
     let mut content = Vec::new();
-    // It may have grown since, and files of /proc do not tell their length.
+    // It may have grown since, and files of /proc do not report their length.
     let limit = READ_MAX_BYTES + 1;
     (&mut file).take(limit).read_to_end(&mut content).map_err(|error| refused(&error))?;
     if content.len() as u64 > READ_MAX_BYTES {
@@ -92,7 +92,7 @@ pub fn text_of(path: &Path) -> Result<Vec<u8>, Refusal> {
     }
 }
 
-/// Opens a regular file; nothing else is waited for, not even a pipe that nobody writes to.
+/// Opens a regular file; never blocks, not even on a pipe without a writer.
 fn open(path: &Path) -> Result<File, Refusal> {
     let nonblock = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
     let opened = OpenOptions::new().read(true).custom_flags(nonblock).open(path);
@@ -106,7 +106,7 @@ fn open(path: &Path) -> Result<File, Refusal> {
     }
 }
 
-/// Why a path could not be opened, with a name beside it that may be meant.
+/// Why a path could not be opened, with a similar name as a suggestion.
 pub fn explained(path: &Path, error: &std::io::Error) -> Refusal {
     match FileRefusal::of(path, error) {
         FileRefusal::NotFound { path: shown, .. } => {
@@ -122,7 +122,7 @@ pub fn explained(path: &Path, error: &std::io::Error) -> Refusal {
     }
 }
 
-/// The name in the same directory that is most like the one that is not there.
+/// The most similar name in the same directory.
 fn near(path: &Path) -> Option<String> {
     let wanted = path.file_name()?.to_str()?;
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());

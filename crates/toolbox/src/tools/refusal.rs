@@ -1,5 +1,5 @@
-//! Why a tool did not do what it was asked. A refusal is written for a language model that has to decide what to
-//! do next: what was refused, by which rule, and what to do instead.
+//! Refusals of tools. A refusal is written for a language model that has to decide what to do next: what was refused,
+//! by which rule, and what to do instead.
 
 mod command;
 mod file;
@@ -13,7 +13,7 @@ pub use command::CommandRefusal;
 pub use file::FileRefusal;
 pub use text::{Nearest, TextRefusal};
 
-/// Every way in which a tool refuses, found inside the sandbox or by the host.
+/// Every refusal of a tool, detected inside the sandbox or by the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "about", content = "why", rename_all = "snake_case")]
 pub enum Refusal {
@@ -47,7 +47,7 @@ impl Refusal {
         }
     }
 
-    /// One of each kind, for the document that lists them.
+    /// One of each kind, for the reference document.
     pub fn samples() -> Vec<Self> {
         let files = FileRefusal::samples().into_iter().map(Self::File);
         let texts = TextRefusal::samples().into_iter().map(Self::Text);

@@ -1,4 +1,4 @@
-//! The tools against real files.
+//! The tools on real files.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -27,7 +27,7 @@ impl Tree {
         }
     }
 
-    /// The same text with paths as they are within.
+    /// The same text with relative paths.
     pub fn relative(&self, text: &str) -> String {
         text.replace(&format!("{}/", self.path("")), "")
     }
@@ -45,7 +45,7 @@ impl Tree {
         fs::read_to_string(self.path(name)).unwrap()
     }
 
-    /// What there is in it, hidden files included.
+    /// Its entries, including hidden files.
     fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.path("")).unwrap();
         let mut names: Vec<_> =

@@ -1,4 +1,4 @@
-//! Walking a tree in the order of names, for a bounded time. `.git` is left out unless the walk begins in it, and
+//! Walks a tree in the order of names, for a bounded time. `.git` is left out unless the walk starts in it, and
 //! symbolic links are not followed.
 
 use std::ffi::OsStr;
@@ -11,31 +11,31 @@ use serde::{Deserialize, Serialize};
 
 use super::call::Gitignore;
 
-/// How long a search may take: what was found until then is the answer.
+/// Time limit of a search: the results so far are the answer.
 const SEARCH_MAX: Duration = Duration::from_secs(20);
-/// How often a search tells how far it is.
+/// How often a search reports its progress.
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 
-/// How far a search is.
+/// The progress of a search.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     pub files_seen: u64,
     pub found: u64,
 }
 
-/// The regular files beneath a path.
+/// The regular files below a path.
 pub struct Files<'a> {
     walk: Walk,
     began: Instant,
     told: Instant,
     tell: &'a mut dyn FnMut(Progress),
     pub progress: Progress,
-    /// Places that could not be looked into.
+    /// Number of unreadable places.
     pub unreadable: u64,
     pub cut_short: CutShort,
 }
 
-/// Whether there was more time needed than there is.
+/// Whether the time limit was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CutShort {
     No,
@@ -56,7 +56,7 @@ impl<'a> Files<'a> {
             .git_ignore(respected)
             .git_exclude(respected)
             .parents(respected)
-            // Also in a tree that is in no repository (yet).
+            // Also in a tree that is not in a repository (yet).
             .require_git(false)
             .sort_by_file_name(OsStr::cmp)
             .filter_entry(|entry| entry.depth() == 0 || entry.file_name() != ".git");
@@ -75,7 +75,7 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// The next file; `None` at the end, or when the time is over.
+    /// The next file; `None` at the end, or at the time limit.
     pub fn next_file(&mut self) -> Option<DirEntry> {
         loop {
             let now = Instant::now();
@@ -98,7 +98,7 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// What the answer has to say about the search itself.
+    /// Remarks about the search itself for the answer.
     pub fn remarks(&self) -> String {
         let mut remarks = String::new();
         if self.cut_short == CutShort::OutOfTime {
@@ -115,7 +115,7 @@ impl<'a> Files<'a> {
     }
 }
 
-/// A path as it is shown: relative to the working directory if it was asked for so.
+/// A path for display: relative to the working directory if it was requested so.
 pub fn shown(path: &Path) -> String {
     path.strip_prefix(".").unwrap_or(path).display().to_string()
 }

@@ -1,4 +1,4 @@
-//! write_file: the whole content of a file, which is made with its directories if it is not there.
+//! write_file: writes the whole content of a file, which is created with its parent directories if necessary.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ pub fn write_file(call: &WriteFile) -> Result<String, Refusal> {
     Ok(format!("{done} {}: {lines} lines, {bytes} bytes", call.path))
 }
 
-/// Gives a file this content, whole or not at all; it keeps its mode.
+/// Replaces a file's content atomically; it keeps its mode.
 pub fn replace(path: &Path, content: &[u8]) -> Result<Before, Refusal> {
     let replaced = Replacement::of(path).and_then(|mut replacement| {
         replacement.write(content)?;

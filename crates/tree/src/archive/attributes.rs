@@ -1,4 +1,4 @@
-//! What a file on disk is besides its bytes, as an archive says it.
+//! A file's metadata, as in an archive.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -13,20 +13,20 @@ use sandkeep_core::limits;
 
 pub const CAPABILITY: &CStr = c"security.capability";
 
-/// Attributes that a layer may bring. Those of overlays it may not, because they would speak to the
-/// overlay in which the layer lies: they can make it show one file as another.
+/// Attributes that a layer may contain. Overlay attributes are not allowed, because they would affect the overlay that
+/// contains the layer: they can make it show one file as another.
 pub fn is_kept(name: &CStr) -> bool {
     let bytes = name.to_bytes();
     let of_users = bytes.starts_with(b"user.") && !bytes.starts_with(OVERLAY_ATTRIBUTES.as_bytes());
     of_users || name == CAPABILITY
 }
 
-/// What an open file is, as an archive would say it. The attributes that are not kept are left out.
+/// The metadata of an open file. Attributes that are not kept are left out.
 pub fn of(file: BorrowedFd<'_>, stat: &Stat) -> rustix::io::Result<Attributes> {
     Ok(Attributes { xattrs: kept_xattrs(file)?, ..plain(stat) })
 }
 
-/// What something in a tree is, as an archive would say it.
+/// The metadata of a node in a tree.
 pub(super) fn of_node(node: &Node) -> io::Result<Attributes> {
     let mut xattrs = node.attributes()?;
     xattrs.retain(|(name, _)| is_kept(name));
@@ -58,7 +58,7 @@ fn kept_xattrs(file: BorrowedFd<'_>) -> rustix::io::Result<Vec<(CString, Vec<u8>
     Ok(found)
 }
 
-/// The names of all attributes of a file; the kernel has no longer list than it has a value.
+/// The names of all attributes of a file; the kernel limits the list to the size of a value.
 pub fn xattr_names(file: BorrowedFd<'_>) -> rustix::io::Result<Vec<CString>> {
     let mut names = vec![0; limits::ATTRIBUTE_MAX_BYTES];
     let size = match flistxattr(file, &mut names) {

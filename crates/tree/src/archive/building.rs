@@ -1,10 +1,10 @@
-//! Archives for tests, also such as no program would write.
+//! Archives for tests, including malformed ones.
 
 use tar::{EntryType, Header};
 
 use super::header::END_MARK;
 
-/// An archive in the making.
+/// An archive under construction.
 #[derive(Clone, Default)]
 pub struct Tar(Vec<u8>);
 
@@ -26,7 +26,7 @@ impl Tar {
         header
     }
 
-    /// An entry whose header `change` may spoil; the checksum fits in any case.
+    /// An entry whose header `change` may corrupt; the checksum is always correct.
     pub fn entry(mut self, mut header: Header, data: &[u8]) -> Self {
         header.set_cksum();
         self.0.extend_from_slice(header.as_bytes());
@@ -68,7 +68,7 @@ impl Tar {
         self.link(b'1', path, target)
     }
 
-    /// PAX records for the entry that follows.
+    /// PAX records for the next entry.
     pub fn pax(self, records: &[(&str, &[u8])]) -> Self {
         let mut bytes = Vec::new();
         for (key, value) in records {
@@ -77,7 +77,7 @@ impl Tar {
         self.entry(Self::header(b'x', "pax", bytes.len() as u64), &bytes)
     }
 
-    /// A long name (`L`) or a long target (`K`) for the entry that follows, as GNU tar says it.
+    /// A long name (`L`) or a long target (`K`) for the next entry, in GNU format.
     pub fn long(self, kind: u8, name: &[u8]) -> Self {
         let bytes = [name, b"\0"].concat();
         self.entry(Self::header(kind, "././@LongLink", bytes.len() as u64), &bytes)

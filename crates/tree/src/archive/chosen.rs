@@ -1,5 +1,5 @@
-//! Chosen files of a tree as an archive: a stream that is made while it is read, in the order in which they are
-//! given. What is gone when its turn comes is left out; a file that becomes shorter while it is read fails.
+//! Selected files of a tree as an archive: a stream that is generated while it is read, in the given order. A file that
+//! is gone when its turn comes is left out; a file that shrinks while it is read is an error.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -10,7 +10,7 @@ use super::header;
 use super::tree::Content;
 use crate::Node;
 
-/// What comes next in the archive.
+/// The next part of the archive.
 pub enum Piece {
     /// A file that is in no tree.
     Note {
@@ -21,12 +21,12 @@ pub enum Piece {
         path: Vec<u8>,
         node: Node,
     },
-    /// All of something but its content; only the toolbox knows what to do with it.
+    /// The metadata of an entry without its content; only the toolbox understands this kind.
     Metadata {
         path: Vec<u8>,
         node: Node,
     },
-    /// That there is nothing of this name; the same.
+    /// The removal of a name; likewise.
     Gone {
         path: Vec<u8>,
     },
@@ -39,12 +39,12 @@ pub enum Hardlinks {
     Separate,
 }
 
-/// Reads as a tar of what an iterator gives.
+/// A reader of the tar of an iterator's pieces.
 pub struct ChosenArchive<I> {
-    /// None when it is through.
+    /// `None` at the end.
     pieces: Option<I>,
     hardlinks: Hardlinks,
-    /// The first names of files that have several, by device and inode.
+    /// The first names of files with several, by device and inode.
     linked: HashMap<(u64, u64), Vec<u8>>,
     ready: io::Cursor<Vec<u8>>,
     file: Option<Content>,
@@ -56,7 +56,7 @@ impl<I: Iterator<Item = io::Result<Piece>>> ChosenArchive<I> {
         Self { pieces: Some(pieces), hardlinks, linked, ready, file: None }
     }
 
-    /// Gets the next header ready, or the end mark.
+    /// Prepares the next header, or the end mark.
     fn advance(&mut self) -> io::Result<()> {
         let Some(piece) = self.pieces.as_mut().and_then(Iterator::next) else {
             self.pieces = None;
@@ -113,7 +113,7 @@ impl<I: Iterator<Item = io::Result<Piece>>> ChosenArchive<I> {
                 self.ready = header::symlink(&path, &node.read_link()?, &attributes);
             }
             FileType::Fifo => self.ready = header::fifo(&path, &attributes),
-            // Nothing can be done with any of them elsewhere.
+            // None of these is useful elsewhere.
             FileType::Socket
             | FileType::CharacterDevice
             | FileType::BlockDevice

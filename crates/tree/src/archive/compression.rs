@@ -1,5 +1,5 @@
-//! Taking the compression off an archive: known by its first bytes, whatever anybody says it is, and
-//! bounded in size and in how much may come out of how little.
+//! Decompresses an archive: the format is detected by its first bytes, whatever its declared type, and size and
+//! compression ratio are limited.
 
 use std::io::{self, BufReader, Cursor, Read};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::ArchiveError;
 use sandkeep_core::limits;
 
 const BUFFER_BYTES: usize = 256 * 1024;
-/// As many first bytes as any of the marks has.
+/// Length of the longest magic number.
 const MARK_BYTES: usize = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,11 +22,11 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// What the first bytes say.
+    /// The format of these first bytes.
     pub fn of(start: &[u8]) -> Result<Self, ArchiveError> {
         match start {
             [0x1F, 0x8B, ..] => Ok(Self::Gzip),
-            // The second is a frame to skip, which may come first.
+            // The second is a skippable frame, which may come first.
             [0x28, 0xB5, 0x2F, 0xFD, ..] | [0x50..=0x5F, 0x2A, 0x4D, 0x18, ..] => Ok(Self::Zstd),
             [b'B', b'Z', b'h', ..] => Err(unknown("bzip2")),
             [0xFD, b'7', b'z', b'X', b'Z', 0] => Err(unknown("xz")),
@@ -40,7 +40,7 @@ fn unknown(name: &str) -> ArchiveError {
     ArchiveError::Entry { path: String::new(), what }
 }
 
-/// What is in a blob, without its compression.
+/// The decompressed content of a blob.
 pub struct Decoded {
     inner: Box<dyn Read + Send>,
     compression: Compression,
@@ -48,7 +48,7 @@ pub struct Decoded {
     given_bytes: u64,
 }
 
-/// Begins to take the compression off a blob.
+/// Starts decompressing a blob.
 pub fn decoded(blob: impl Read + Send + 'static) -> Result<Decoded, ArchiveError> {
     let taken_bytes = Arc::new(AtomicU64::new(0));
     let mut blob = Counted { inner: blob, count: Arc::clone(&taken_bytes) };
@@ -69,7 +69,7 @@ impl Decoded {
         self.compression
     }
 
-    /// Tells at any time how many bytes of the blob were taken.
+    /// The number of bytes consumed from the blob, readable at any time.
     pub fn taken(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.taken_bytes)
     }

@@ -1,6 +1,6 @@
-//! What can be wrong with the bytes of an archive; where it is only its reader knows.
+//! Problems in the bytes of an archive; the reader adds the position.
 
-/// One way in which an archive is none.
+/// A problem of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
     #[error("a header has a wrong checksum, or this is no archive")]

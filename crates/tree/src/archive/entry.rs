@@ -1,11 +1,10 @@
-//! One entry of an archive, as its headers say.
+//! One entry of an archive, from its headers.
 
 use std::ffi::CString;
 
 use super::sparse::Segment;
 
-/// What an archive says of one file. Names are bytes as they were written: nothing is checked about
-/// them but that they are not endless.
+/// An archive's description of one file. Names are unchecked bytes, except for their length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub path: Vec<u8>,
@@ -16,16 +15,16 @@ pub struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     File {
-        /// As the file will have; of a sparse one the archive holds less.
+        /// The file's apparent size; for a sparse one the archive contains less.
         size_bytes: u64,
-        /// What of a sparse file is not a hole, in order.
+        /// The data segments of a sparse file, in order.
         segments: Option<Vec<Segment>>,
     },
     Directory,
     Symlink {
         target: Vec<u8>,
     },
-    /// Another name of a file that is there already.
+    /// Another name of an existing file.
     Hardlink {
         target: Vec<u8>,
     },
@@ -35,7 +34,7 @@ pub enum Kind {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// The twelve lowest bits.
+    /// The lowest twelve bits.
     pub mode: u32,
     pub uid: u64,
     pub gid: u64,
@@ -51,7 +50,7 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// Reads `12.5`: seconds with a fraction, of which nine digits count.
+    /// Parses `12.5`: seconds with a fraction, of which nine digits count.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
         let secs: i64 = whole.parse().ok()?;
@@ -61,7 +60,7 @@ impl Moment {
         let digits = format!("{:0<9.9}", fraction);
         let nanos: u32 = digits.parse().ok()?;
         match whole.starts_with('-') && nanos > 0 {
-            // The fraction counts away from zero, the nanoseconds of the kernel forwards.
+            // The fraction counts away from zero, the kernel's nanoseconds count forward.
             true => Some(Self { secs: secs.checked_sub(1)?, nanos: 1_000_000_000 - nanos }),
             false => Some(Self { secs, nanos }),
         }

@@ -1,4 +1,4 @@
-//! Headers as they are written: the oldest form that can say it, and PAX records for what does not fit.
+//! Writes headers: the oldest sufficient format, and PAX records for what does not fit.
 
 use std::io::Cursor;
 
@@ -7,13 +7,13 @@ use tar::{EntryType, Header};
 use super::BLOCK_BYTES;
 use super::entry::{Attributes, Moment};
 
-/// Two blocks of zeros.
+/// Two zero blocks.
 pub(super) const END_MARK: [u8; 2 * BLOCK_BYTES] = [0; 2 * BLOCK_BYTES];
-/// What the fields of the old form can hold.
+/// Limits of the old format's fields.
 const NAME_MAX_BYTES: usize = 100;
 const SIZE_MAX_BYTES: u64 = 0o77_777_777_777;
 
-/// How many zeros fill the last block of so many bytes.
+/// The number of zeros that pad the last block.
 pub(super) fn padding(size_bytes: u64) -> usize {
     let block = BLOCK_BYTES as u64;
     usize::try_from(size_bytes.next_multiple_of(block) - size_bytes).unwrap_or(0)
@@ -39,12 +39,12 @@ pub(super) fn fifo(path: &[u8], attributes: &Attributes) -> Cursor<Vec<u8>> {
     written(EntryType::Fifo, path, b"", 0, attributes)
 }
 
-/// There is to be nothing of this name. Only the toolbox knows such entries, and the next kind.
+/// The removal of a name. Only the toolbox understands this kind of entry, and the next.
 pub(super) fn gone(path: &[u8]) -> Cursor<Vec<u8>> {
     written(EntryType::new(toolbox::GONE), path, b"", 0, &Attributes::default())
 }
 
-/// All of something but its content.
+/// The metadata of an entry without its content.
 pub(super) fn metadata(path: &[u8], attributes: &Attributes) -> Cursor<Vec<u8>> {
     written(EntryType::new(toolbox::METADATA), path, b"", 0, attributes)
 }
@@ -70,7 +70,7 @@ fn written(
     Cursor::new(bytes)
 }
 
-/// What is too long is cut off: the records say it whole.
+/// Too long values are cut off: the records contain them completely.
 fn header(kind: EntryType, path: &[u8], link: &[u8], size: u64, attributes: &Attributes) -> Header {
     let mut header = Header::new_ustar();
     let old = header.as_old_mut();
@@ -114,7 +114,7 @@ fn records(path: &[u8], link: &[u8], size_bytes: u64, attributes: &Attributes) -
     records
 }
 
-/// A moment before 1970 counts its fraction away from zero.
+/// A time before 1970 counts its fraction away from zero.
 fn moment(moment: Moment) -> String {
     match (moment.secs, moment.nanos) {
         (secs, 0) => secs.to_string(),
@@ -127,7 +127,7 @@ fn moment(moment: Moment) -> String {
     }
 }
 
-/// Adds `<length> <key>=<value>\n`, the length counting its own digits.
+/// Appends `<length> <key>=<value>\n`; the length includes its own digits.
 pub(super) fn record(records: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     let rest = key.len() + value.len() + 3;
     let mut length = rest + 1;

@@ -1,5 +1,5 @@
-//! The records of a PAX header, `<length> <key>=<value>\n`. Read by their length, because a value may
-//! hold any byte: that of `security.capability` does.
+//! The records of a PAX header, `<length> <key>=<value>\n`. Parsed by their length, because a value may contain any
+//! byte, as that of `security.capability` does.
 
 use std::ffi::CString;
 
@@ -8,7 +8,7 @@ use super::entry::Moment;
 
 const XATTR: &[u8] = b"SCHILY.xattr.";
 
-/// What PAX records say about the entry that follows them.
+/// PAX records for the next entry.
 #[derive(Debug, Default)]
 pub(super) struct Records {
     pub path: Option<Vec<u8>>,
@@ -21,14 +21,14 @@ pub(super) struct Records {
     pub sparse: SparseRecords,
 }
 
-/// How GNU tar says in PAX records that a file is sparse; there are three ways.
+/// GNU tar's PAX records for sparse files; there are three formats.
 #[derive(Debug, Default)]
 pub(super) struct SparseRecords {
     pub major: Option<u64>,
     pub minor: Option<u64>,
     pub name: Option<Vec<u8>>,
     pub real_size: Option<u64>,
-    /// Offsets and lengths by turns.
+    /// Alternating offsets and lengths.
     pub map: Vec<u64>,
     pub has_map: bool,
 }
@@ -44,7 +44,7 @@ impl Records {
         Ok(records)
     }
 
-    /// An empty value takes back what an earlier header said; there is none that counts.
+    /// An empty value cancels an earlier header's; none of those matter here.
     fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), Damage> {
         if let Some(name) = key.strip_prefix(XATTR) {
             let name = CString::new(name).map_err(|_| Damage::AttributeName)?;
@@ -86,7 +86,7 @@ impl Records {
     }
 }
 
-/// The first record's key and value, and what follows it.
+/// The first record's key and value, and the rest.
 fn split(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let space = bytes.iter().position(|byte| *byte == b' ')?;
     let length = usize::try_from(number(&bytes[..space]).ok()?).ok()?;
@@ -96,7 +96,7 @@ fn split(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     (!key.is_empty()).then_some((key, value, &bytes[length..]))
 }
 
-/// A decimal number and nothing else, not even a sign.
+/// A plain decimal number, without even a sign.
 pub(super) fn number(digits: &[u8]) -> Result<u64, Damage> {
     let refused = Damage::RecordNumber;
     match !digits.is_empty() && digits.iter().all(u8::is_ascii_digit) {

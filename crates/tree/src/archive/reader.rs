@@ -1,4 +1,4 @@
-//! The entries of an archive, one after the other, from a stream that is read once.
+//! The entries of an archive, in order, from a stream that is read once.
 
 use std::io::{self, Read};
 
@@ -12,9 +12,9 @@ use sandkeep_core::limits;
 /// How an archive ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closing {
-    /// By its end mark.
+    /// With its end mark.
     Marked,
-    /// With the stream, after a whole entry. It may have been cut off there; only a digest can tell.
+    /// With the stream, after a complete entry. It may have been truncated there; only a digest can tell.
     Unmarked,
 }
 
@@ -23,13 +23,13 @@ pub struct Entries<R> {
     reader: R,
     position: u64,
     headers: u64,
-    /// Of the present entry: bytes that were not read, and what fills its last block.
+    /// Of the current entry: unread bytes, and the padding of its last block.
     data_left: u64,
     padding_left: u64,
     closing: Option<Closing>,
 }
 
-/// What headers before the one of the entry itself have said about it.
+/// Information from headers before the entry's own.
 #[derive(Default)]
 struct Announced {
     records: Option<Records>,
@@ -42,17 +42,17 @@ impl<R: Read> Entries<R> {
         Self { reader, position: 0, headers: 0, data_left: 0, padding_left: 0, closing: None }
     }
 
-    /// How many bytes of the archive are read. Right after `next`: where the bytes of a file begin.
+    /// How many bytes of the archive were read. Right after `next`: the offset of the file's content.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// How many bytes the archive holds of the present entry that were not read yet.
+    /// The number of the current entry's unread bytes in the archive.
     pub fn data_left(&self) -> u64 {
         self.data_left
     }
 
-    /// The next entry, or none after the last. What was not read of the one before is skipped.
+    /// The next entry, or `None` after the last. Unread bytes of the previous one are skipped.
     #[expect(
         clippy::should_implement_trait,
         reason = "an iterator could not fail once and for all"
@@ -76,14 +76,14 @@ impl<R: Read> Entries<R> {
                 }
                 b'L' => announced.long_name = Some(until_nul(self.announcement(&header)?)),
                 b'K' => announced.long_link = Some(until_nul(self.announcement(&header)?)),
-                // What is said about all entries at once nobody else takes for images either.
+                // Global headers are ignored by other image tools, too.
                 b'g' => drop(self.announcement(&header)?),
                 _ => return self.entry(&header, announced).map(Some),
             }
         }
     }
 
-    /// Reads of the present file's bytes; 0 is their end.
+    /// Reads content of the current file; 0 is its end.
     pub fn read_data(&mut self, buffer: &mut [u8]) -> Result<usize, ArchiveError> {
         let wanted = usize::try_from(self.data_left).unwrap_or(usize::MAX).min(buffer.len());
         if wanted == 0 {
@@ -97,8 +97,7 @@ impl<R: Read> Entries<R> {
         Ok(read)
     }
 
-    /// Reads the stream to its end, so that whoever checks it comes to its verdict. What may follow an end
-    /// mark does not count.
+    /// Reads the stream to its end, so that a verifying reader reaches its verdict. Data after an end mark is ignored.
     pub fn finish(mut self) -> Result<Closing, ArchiveError> {
         while self.next()?.is_some() {}
         io::copy(&mut self.reader, &mut io::sink())?;
@@ -122,7 +121,7 @@ impl<R: Read> Entries<R> {
         }
     }
 
-    /// Fills the block, or says that the stream is over before its first byte.
+    /// Reads a block; `false` if the stream ends before its first byte.
     fn try_read_block(&mut self, block: &mut [u8; BLOCK_BYTES]) -> Result<bool, ArchiveError> {
         let mut filled = 0;
         while filled < BLOCK_BYTES {
@@ -135,7 +134,7 @@ impl<R: Read> Entries<R> {
         Ok(true)
     }
 
-    /// A block that must be there.
+    /// A required block.
     pub(super) fn read_block(&mut self, block: &mut [u8; BLOCK_BYTES]) -> Result<(), ArchiveError> {
         match self.try_read_block(block)? {
             true => Ok(()),
@@ -143,7 +142,7 @@ impl<R: Read> Entries<R> {
         }
     }
 
-    /// A block of the present entry's own bytes.
+    /// A block of the current entry's own bytes.
     pub(super) fn read_data_block(
         &mut self,
         block: &mut [u8; BLOCK_BYTES],
@@ -169,7 +168,7 @@ impl<R: Read> Entries<R> {
         Ok(())
     }
 
-    /// The next header, or none at the end mark or the end of the stream.
+    /// The next header; `None` at the end mark or the end of the stream.
     fn header(&mut self) -> Result<Option<Header>, ArchiveError> {
         if self.closing.is_some() {
             return Ok(None);
@@ -192,7 +191,7 @@ impl<R: Read> Entries<R> {
         }
     }
 
-    /// After one block of zeros only another, or nothing, may come.
+    /// After one zero block only another one, or nothing, is valid.
     fn end_mark(&mut self) -> Result<(), ArchiveError> {
         let mut second = [0; BLOCK_BYTES];
         if self.try_read_block(&mut second)? && second.iter().any(|byte| *byte != 0) {
@@ -211,7 +210,7 @@ impl<R: Read> Entries<R> {
         Ok(())
     }
 
-    /// The whole content of a header that speaks about the next one.
+    /// The complete content of a header that describes the next one.
     fn announcement(&mut self, header: &Header) -> Result<Vec<u8>, ArchiveError> {
         let size = header.entry_size().map_err(|_| self.malformed(Damage::Size))?;
         if size > limits::LAYER_EXTENSION_MAX_BYTES {
@@ -254,7 +253,7 @@ impl<R: Read> Entries<R> {
         Ok(Entry { path, kind, attributes })
     }
 
-    /// Only files have bytes. Whatever size another entry tells, nothing follows it.
+    /// Only files have content. Whatever size another entry declares, nothing follows it.
     fn file(&mut self, header: &Header, records: &Records) -> Result<Kind, ArchiveError> {
         let own = header.entry_size();
         let size = records.size_bytes.map_or(own, Ok);
@@ -307,8 +306,8 @@ fn until_nul(mut name: Vec<u8>) -> Vec<u8> {
     name
 }
 
-/// The sum of a header with its own field taken for blanks: of bytes as they should be counted, and as
-/// some old programs did.
+/// The checksum of a header with its own field as blanks: of unsigned bytes, which is correct, and of signed ones, as
+/// some old programs computed it.
 fn sums(header: &[u8; BLOCK_BYTES]) -> [i64; 2] {
     let field = 148..156;
     let bytes = header.iter().enumerate();

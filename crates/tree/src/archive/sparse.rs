@@ -16,8 +16,7 @@ pub struct Segment {
     pub size_bytes: u64,
 }
 
-/// A map that fits its file: in order, without overlaps, within the file, and of just as many bytes as
-/// the archive holds.
+/// A valid map: ordered, without overlaps, within the file, and with the exact number of bytes in the archive.
 pub(super) fn checked(
     segments: &[Segment],
     real_size: u64,
@@ -42,7 +41,7 @@ pub(super) fn checked(
     }
 }
 
-/// The map of the old GNU form: in the header and in blocks right after it.
+/// The map of the old GNU format: in the header and in blocks right after it.
 pub(super) fn old_gnu<R: Read>(
     entries: &mut Entries<R>,
     header: &Header,
@@ -68,7 +67,7 @@ pub(super) fn old_gnu<R: Read>(
 #[derive(PartialEq, Eq)]
 enum More {
     Maybe,
-    /// An empty place ends a map.
+    /// An empty entry ends a map.
     No,
 }
 
@@ -83,8 +82,8 @@ fn extend(segments: &mut Vec<Segment>, places: &[GnuSparseHeader]) -> Result<Mor
     Ok(More::Maybe)
 }
 
-/// The map of a PAX form, if the records speak of one. The third form has it in front of the file's own
-/// bytes, from where it is read.
+/// The map of a PAX format, if the records mention one. In the third format it precedes the file's own bytes, and is
+/// read from there.
 pub(super) fn from_pax<R: Read>(
     entries: &mut Entries<R>,
     records: &SparseRecords,
@@ -106,7 +105,7 @@ pub(super) fn from_pax<R: Read>(
     Ok(Some((map.chunks_exact(2).map(segment).collect(), real_size)))
 }
 
-/// Decimal numbers, each on a line, padded to whole blocks: first how many parts there are.
+/// Decimal numbers, one per line, padded to whole blocks: first the number of parts.
 fn read_map<R: Read>(entries: &mut Entries<R>) -> Result<Vec<u64>, ArchiveError> {
     let (mut numbers, mut wanted): (Vec<u64>, usize) = (Vec::new(), 1);
     let mut line = Vec::new();

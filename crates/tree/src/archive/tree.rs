@@ -1,8 +1,8 @@
-//! A directory as an archive: a stream that is made while it is read. The same content gives the same
-//! bytes, whatever order the filesystem has its names in, so that a layer made of it has one digest.
+//! A directory as an archive: a stream that is generated while it is read. The same content gives the same bytes,
+//! whatever the file system's order of names, so that a layer made from it has one digest.
 //!
-//! Who filled the directory is not trusted: no link is followed and no mount crossed. It should not change
-//! meanwhile; if a file does, reading fails.
+//! The directory is not trusted: no link is followed and no mount crossed. It should not change meanwhile; if a file
+//! does, reading fails.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -19,18 +19,18 @@ use crate::effort::{Contents, Effort};
 use crate::untrusted;
 use sandkeep_core::limits;
 
-/// What whiteouts begin with.
+/// The prefix of whiteouts.
 const WHITEOUT: &[u8] = b".wh.";
 
-/// Whose the files of an archive are.
+/// The owner of an archive's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TreeOwner {
     AsFound,
     All { uid: u32, gid: u32 },
 }
 
-/// Whether a path, relative to the directory, is to be in the archive. What is beneath a directory that is
-/// left out is left out with it.
+/// Whether a path, relative to the directory, is included in the archive. The content of an excluded directory is
+/// excluded too.
 pub type Filter = Box<dyn Fn(&[u8]) -> Kept + Send>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub enum Kept {
     No,
 }
 
-/// Reads as a tar of a directory.
+/// A reader of a directory's tar.
 pub struct TreeArchive {
     open: Vec<Level>,
     /// The path of the deepest level.
@@ -47,9 +47,9 @@ pub struct TreeArchive {
     owner: TreeOwner,
     filter: Filter,
     effort: Effort,
-    /// The first names of files that have several, by device and inode.
+    /// The first names of files with several, by device and inode.
     linked: HashMap<(u64, u64), Vec<u8>>,
-    /// What comes before anything else.
+    /// Bytes that come before anything else.
     ready: io::Cursor<Vec<u8>>,
     file: Option<Content>,
     state: State,
@@ -57,13 +57,13 @@ pub struct TreeArchive {
 
 struct Level {
     directory: OwnedFd,
-    /// The last comes first.
+    /// In reverse order.
     names: Vec<CString>,
-    /// How much of the path is the parent's.
+    /// Length of the parent's path.
     parent_bytes: usize,
 }
 
-/// A file in the middle.
+/// A file in progress.
 pub(super) struct Content {
     file: Contents,
     padding_bytes: usize,
@@ -84,7 +84,7 @@ impl TreeArchive {
             path: Vec::new(),
             owner,
             filter,
-            // Whoever reads it decides how fast.
+            // The reader determines the speed.
             effort: Effort::new(limits::LAYER_MAX_BYTES, Duration::MAX),
             linked: HashMap::new(),
             ready: io::Cursor::default(),
@@ -93,12 +93,12 @@ impl TreeArchive {
         })
     }
 
-    /// Everything in a directory, as it is.
+    /// Everything in a directory, unchanged.
     pub fn whole(directory: OwnedFd) -> io::Result<Self> {
         Self::new(directory, TreeOwner::AsFound, Box::new(|_| Kept::Yes))
     }
 
-    /// Gets the next header ready, or the end mark.
+    /// Prepares the next header, or the end mark.
     fn advance(&mut self) -> io::Result<()> {
         let Some(level) = self.open.last_mut() else {
             self.state = State::Over;
@@ -133,7 +133,7 @@ impl TreeArchive {
         Ok(())
     }
 
-    /// Takes up what the path is now.
+    /// Adds the entry at the present path.
     fn enter(&mut self, name: &CStr, parent_bytes: usize) -> io::Result<Entered> {
         if name.to_bytes().starts_with(WHITEOUT) {
             let what = "no layer can hold it, because in one its name means that something is gone";
@@ -163,7 +163,7 @@ impl TreeArchive {
                 let path = self.path.clone();
                 self.ready = header::fifo(&path, &self.attributes(None, &stat)?);
             }
-            // Nothing can be done with any of them elsewhere.
+            // None of these is useful elsewhere.
             FileType::Socket
             | FileType::CharacterDevice
             | FileType::BlockDevice
@@ -186,7 +186,7 @@ impl TreeArchive {
     }
 
     fn file(&mut self, fd: OwnedFd) -> io::Result<()> {
-        // Of the one that was opened, in case it is not the one that was looked at.
+        // Of the opened file, in case it is not the one that was checked.
         let stat = fstat(&fd)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(changed());
@@ -246,8 +246,7 @@ impl Content {
         Self { padding_bytes: header::padding(file.left_bytes()), file }
     }
 
-    /// Reads what is ready, then a file that is in the middle, then what fills its last block. 0 is the end of
-    /// all of them.
+    /// Reads prepared bytes, then a file in progress, then its padding. 0 is the end of all of them.
     pub(super) fn read_from(
         ready: &mut io::Cursor<Vec<u8>>,
         file: &mut Option<Self>,
@@ -283,7 +282,7 @@ fn changed() -> io::Error {
     io::Error::other("it changed while it was read")
 }
 
-/// The names in a directory, the last first.
+/// The names in a directory, in reverse order.
 fn names(directory: &OwnedFd) -> io::Result<Vec<CString>> {
     let mut names: Vec<_> =
         untrusted::entries(directory)?.into_iter().map(|(name, _)| name).collect();

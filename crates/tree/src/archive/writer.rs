@@ -1,4 +1,4 @@
-//! An archive that is written entry by entry, for whoever brings files together from several places.
+//! An archive that is written entry by entry, for combining files from several sources.
 
 use std::io::{self, Read, Write};
 
@@ -23,7 +23,7 @@ impl<W: Write> Writer<W> {
         self.out.write_all(header::symlink(path, target, what).get_ref())
     }
 
-    /// A file of which `content` has at least `size_bytes`; fewer are an error.
+    /// A file whose `content` has at least `size_bytes`; fewer are an error.
     pub fn file(
         &mut self,
         path: &[u8],
@@ -39,7 +39,7 @@ impl<W: Write> Writer<W> {
         self.out.write_all(&vec![0; header::padding(size_bytes)])
     }
 
-    /// An entry as another archive has it, whatever it is, under another name.
+    /// An entry of another archive, of any kind, under another name.
     pub fn entry(&mut self, path: &[u8], entry: &Entry, content: impl Read) -> io::Result<()> {
         let attributes = &entry.attributes;
         match &entry.kind {
@@ -55,12 +55,12 @@ impl<W: Write> Writer<W> {
             Kind::File { segments: Some(_), .. } => {
                 Err(io::Error::other("it is a sparse file; archive it without --sparse"))
             }
-            // Nothing can be done with one in a sandbox.
+            // Devices are useless in a sandbox.
             Kind::Device => Ok(()),
         }
     }
 
-    /// What was written so far, for whoever goes on with it.
+    /// The writer, for continuing without an end mark.
     pub fn into_inner(self) -> W {
         self.out
     }

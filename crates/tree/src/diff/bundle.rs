@@ -1,6 +1,6 @@
-//! A diff with what it takes to carry it out elsewhere: a tar whose first file, [`MANIFEST`], is the diff as it is
-//! told, with the digests of the files before and after, and whose other entries are the files that are new or
-//! hold something new, as they are now, under their paths without the slash.
+//! A diff with everything needed to apply it elsewhere: a tar whose first file, [`MANIFEST`], is the serialized diff,
+//! with the digests of the files before and after, and whose other entries are the new and changed files in their
+//! present state, under their paths without the leading slash.
 
 use std::io::{self, Read};
 
@@ -8,7 +8,7 @@ use super::{Change, ChangeKind, Diff, FileKind, Told, ToldFacts, content};
 use crate::archive::{ChosenArchive, Hardlinks, Piece};
 use crate::{TreePath, View};
 
-/// What the first file of a bundle is called.
+/// The name of a bundle's first file.
 pub const MANIFEST: &str = "sandkeep-diff.json";
 
 /// The changes with the digests of all regular files in them.
@@ -32,7 +32,7 @@ fn add_digest(facts: Option<&mut ToldFacts>, view: &View, path: &TreePath) -> io
     Ok(())
 }
 
-/// Reads as the bundle. `manifest` is the diff as it is told.
+/// A reader of the bundle. `manifest` is the serialized diff.
 pub fn bundle(manifest: Vec<u8>, diff: Diff, to: View) -> impl Read + Send {
     let note = Piece::Note { path: MANIFEST.as_bytes().to_vec(), bytes: manifest };
     let brought = |change: &Change| match change.kind {

@@ -1,4 +1,4 @@
-//! Whether two files hold the same, and what a file holds in one word.
+//! Comparing file contents, and digests.
 
 use std::io;
 use std::time::{Duration, UNIX_EPOCH};
@@ -12,12 +12,12 @@ use sandkeep_core::limits;
 
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Whether it is one and the same file, so that nothing about it can differ.
+/// Whether it is the same file, so that nothing can differ.
 pub(super) fn is_same_file(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
-/// Whether a file was touched by nobody since the two trees parted; the module above says why this is sound.
+/// Whether a file is unchanged since the two trees diverged; the parent module explains why this is sound.
 pub(super) fn is_untouched(one: &Stat, other: &Stat, lineage: Lineage) -> bool {
     let Lineage::SameInodes { since } = lineage else { return false };
     let key = |stat: &Stat| {
@@ -29,7 +29,7 @@ pub(super) fn is_untouched(one: &Stat, other: &Stat, lineage: Lineage) -> bool {
     key(one) == key(other) && settled <= since
 }
 
-/// Whether two regular files hold the same bytes.
+/// Whether two regular files have the same content.
 pub(super) fn is_same(one: &Node, other: &Node) -> io::Result<bool> {
     if one.stat().st_size != other.stat().st_size {
         return Ok(false);
@@ -39,7 +39,7 @@ pub(super) fn is_same(one: &Node, other: &Node) -> io::Result<bool> {
     other.check()?;
     let (mut left, mut right) = (vec![0; CHUNK_BYTES], vec![0; CHUNK_BYTES]);
     let mut at = 0;
-    // Where both are holes they are the same, however long that is.
+    // Common holes are equal, however long they are.
     while let Some(start) = one.data_from(at)?.into_iter().chain(other.data_from(at)?).min() {
         let (read, also) = (one.fill_at(start, &mut left)?, other.fill_at(start, &mut right)?);
         if left[..read] != right[..also] {
@@ -53,7 +53,7 @@ pub(super) fn is_same(one: &Node, other: &Node) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The digest of a regular file, of as much as it held when it was looked at.
+/// The digest of a regular file, up to its size when it was looked up.
 pub fn digest(node: &Node) -> io::Result<Digest> {
     let mut hasher = Hasher::new();
     io::copy(&mut node.open_whole()?, &mut hasher)?;

@@ -1,8 +1,8 @@
-//! A file that is gone and a file that is new may be one that got another name: by its number, where the trees
-//! are clones of one, or by what it holds.
+//! Rename detection: a removed and an added file may be the same one, by inode number if the trees are clones, or by
+//! content.
 //!
-//! The effort is bounded: of more files than [`limits::DIFF_RENAME_FILES_MAX`], or beyond
-//! [`limits::DIFF_RENAME_MAX_BYTES`] of content, the rest is told as gone and as new, which is true as well.
+//! The effort is bounded: beyond [`limits::DIFF_RENAME_FILES_MAX`] files, or [`limits::DIFF_RENAME_MAX_BYTES`] of
+//! content, the rest is reported as removed and added, which is also correct.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,10 +12,10 @@ use crate::digest::Digest;
 use crate::{Node, TreePath, View};
 use sandkeep_core::limits;
 
-/// What tells that two files are one: the number of a file, and when that was first given out.
+/// Identifies a file: its inode number, and when that was assigned.
 type Identity = (u64, i64, u32);
 
-/// The change that says that a file is gone, and whether what it held is the same.
+/// The change of the removed file, and whether its content is the same.
 struct Origin {
     at: usize,
     same_content: bool,
@@ -36,7 +36,7 @@ pub(super) fn find(diff: &mut Diff, from: &View, to: &View, lineage: Lineage) ->
     Ok(())
 }
 
-/// Files of one kind of change that hold something: empty ones are all alike.
+/// Nonempty files of one kind of change: empty ones are all equal.
 fn candidates(diff: &Diff, kind: ChangeKind) -> Vec<usize> {
     let is_one = |change: &Change| {
         let facts = change.before.as_ref().or(change.after.as_ref());
@@ -103,7 +103,7 @@ fn by_content(
         }
         let Some(digest) = digest(to, diff, *at, &mut room)? else { continue };
         let Some(alike) = known.get_mut(&(size(diff, *at), digest)) else { continue };
-        // Rather one that kept its name and only moved.
+        // Preferably one that kept its name and only moved.
         let name = |at: usize| diff.changes[at].path.split().map(|(_, name)| name.to_vec());
         let best = alike.iter().position(|origin| name(*origin) == name(*at)).unwrap_or(0);
         if !alike.is_empty() {
@@ -125,7 +125,7 @@ fn digest(view: &View, diff: &Diff, at: usize, room: &mut u64) -> io::Result<Opt
     look(view, diff, at)?.map(|node| content::digest(&node)).transpose()
 }
 
-/// Two changes become one, in the place of the new name.
+/// Merges two changes into one, at the position of the new name.
 fn join(diff: &mut Diff, origins: &HashMap<usize, Origin>) {
     let mut gone: Vec<usize> = Vec::new();
     for (at, origin) in origins {

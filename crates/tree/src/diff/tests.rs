@@ -10,7 +10,7 @@ use super::*;
 use sandkeep_core::Owner;
 use sandkeep_core::ledger::{Ledger, Over, Shares};
 
-/// Two trees that begin as the same.
+/// Two trees that start out the same.
 struct Trees {
     before: TempDir,
     after: TempDir,
@@ -194,7 +194,7 @@ fn of_several_files_alike_the_one_that_kept_its_name_was_moved() {
     );
 }
 
-/// The same file in both trees by its number and times is believed only if it was left alone for long.
+/// The same inode number and times are only trusted if the file was unchanged for long.
 #[test]
 fn a_file_that_was_just_written_is_read() {
     let stat = |trees: &Trees, name: &str| {

@@ -1,7 +1,7 @@
-//! How two files differ, line by line, as `diff -u` says it.
+//! Line differences of two files, in the format of `diff -u`.
 //!
-//! A file with a NUL among its first bytes is binary, as for git, and only said to be so. Others need not be
-//! UTF-8: lines are compared by their bytes, and what is no UTF-8 is shown as U+FFFD.
+//! A file with a NUL among its first bytes is binary, as in git, and only reported as such. Others need not be UTF-8:
+//! lines are compared as bytes, and invalid UTF-8 is shown as U+FFFD.
 
 use std::fmt::Write as _;
 use std::io::{self, Read as _};
@@ -13,20 +13,20 @@ use super::{Change, FileKind};
 use crate::{TreePath, View};
 use sandkeep_core::limits;
 
-/// Lines around a difference.
+/// Context lines around a difference.
 const CONTEXT_LINES: usize = 3;
-/// Where a NUL makes a file binary.
+/// A NUL within this range makes a file binary.
 const BINARY_WITHIN_BYTES: usize = 8_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Text {
     Unified(String),
     Binary,
-    /// A file of it is larger than is compared, or there is too much of it together with the others.
+    /// A file is too large to compare, or all texts together are too long.
     TooLarge,
 }
 
-/// `None` where there are no lines to speak of. `room` is what all texts together may still take.
+/// `None` if there are no lines to show. `room` is the remaining size for all texts.
 pub(super) fn of(
     change: &Change,
     from: &View,
@@ -92,8 +92,7 @@ fn is_binary(bytes: &[u8]) -> bool {
     bytes.iter().take(BINARY_WITHIN_BYTES).any(|byte| *byte == 0)
 }
 
-/// Both files as lines, compared for a bounded time; after that the rest is one large difference, which is
-/// true as well.
+/// Compares both files by lines for a bounded time; after that the rest is one large difference, which is also correct.
 fn unified(before: &[u8], after: &[u8], [old_name, new_name]: &[String; 2]) -> String {
     let lines = |bytes: &'_ [u8]| -> Vec<Vec<u8>> {
         bytes.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect()
@@ -106,14 +105,14 @@ fn unified(before: &[u8], after: &[u8], [old_name, new_name]: &[String; 2]) -> S
         let (Some(first), Some(last)) = (hunk.first(), hunk.last()) else { continue };
         let olds = range(first.old_range().start, last.old_range().end);
         let news = range(first.new_range().start, last.new_range().end);
-        // Writing to a text cannot fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "@@ -{olds} +{news} @@");
         hunk.iter().for_each(|op| add(&mut text, op, &old, &new));
     }
     text
 }
 
-/// As `diff -u` counts: from 1, the length left out if it is 1, and of nothing the line before.
+/// As in `diff -u`: counted from 1, the length omitted if it is 1, and for an empty range the line before.
 fn range(start: usize, end: usize) -> String {
     match end - start {
         0 => format!("{start},0"),

@@ -1,8 +1,8 @@
-//! Changes as they are told over the API, and as whoever gets them reads them.
+//! Changes in the format of the API, for server and clients.
 //!
-//! Paths are those inside, beginning with a slash. JSON has only text, so a path that is no UTF-8 is told twice:
-//! as text, with U+FFFD where it is none, and with its very bytes in the field beside it that ends with
-//! `_b64`. Where that field is missing the text is the path.
+//! Paths are those inside, with a leading slash. JSON strings are Unicode, so a path that is not UTF-8 is given twice:
+//! as text, with U+FFFD for invalid bytes, and as its exact bytes in a second field with the suffix `_b64`. Without
+//! that field the text is exact.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -15,20 +15,20 @@ use crate::digest::Digest;
 use crate::tree_path::PathProblem;
 use sandkeep_core::SnapshotId;
 
-/// All that differs between two points in time of a sandbox.
+/// All differences between two points in time of a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = Diff)]
 pub struct ToldDiff {
     pub from: Side,
     pub to: Side,
-    /// Whether nothing was being written meanwhile. Only a runtime that cannot freeze makes it false, where a
-    /// running sandbox is looked at; then a file may be told by half.
+    /// Whether nothing was being written meanwhile. `false` only for a running sandbox whose runtime cannot freeze;
+    /// then a file may have been read in the middle of a write.
     pub frozen: bool,
-    /// In the order of a walk: names sorted by their bytes, a directory before what is in it.
+    /// In the order of a walk: names sorted by bytes, a directory before its content.
     pub changes: Vec<Told>,
-    /// There is more than the limit.
+    /// There are more changes than the limit.
     pub truncated: bool,
-    /// Directories that the daemon may not look into.
+    /// Number of directories that the daemon may not read.
     pub unreadable: u64,
 }
 
@@ -37,7 +37,7 @@ pub struct ToldDiff {
 #[serde(rename_all = "snake_case", tag = "kind")]
 #[schema(as = DiffSide)]
 pub enum Side {
-    /// What it was made from.
+    /// What the sandbox was created from.
     Base,
     Snapshot {
         id: SnapshotId,
@@ -46,38 +46,38 @@ pub enum Side {
     Now,
 }
 
-/// One file that differs.
+/// One changed file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = FileChange)]
 pub struct Told {
-    /// `mode` is about owner and attributes too; `differs` says which.
+    /// `mode` includes owner and attributes; `differs` says which.
     pub kind: ChangeKind,
-    /// Where it is now, or was if it is gone.
+    /// The present path, or the former one of a removed file.
     pub path: String,
-    /// The path's bytes, if it is no UTF-8.
+    /// The path's bytes, if it is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<String>,
-    /// What it was called before, if it is renamed.
+    /// The former path, if it was renamed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_path: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_path_b64: Option<String>,
-    /// In which respects it is another, if it was and is there.
+    /// Which aspects differ, if it exists on both sides.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differs: Vec<Aspect>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<ToldFacts>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<ToldFacts>,
-    /// The lines that differ, as `diff -u` shows them.
+    /// The changed lines, in the format of `diff -u`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// Why there is no `text` where one was asked for.
+    /// Why the requested `text` is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text_omitted: Option<Omitted>,
 }
 
-/// What there is to a file.
+/// Metadata of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = FileFacts)]
 pub struct ToldFacts {
@@ -88,12 +88,12 @@ pub struct ToldFacts {
     pub uid: u32,
     pub gid: u32,
     pub bytes: u64,
-    /// Where a symbolic link leads.
+    /// Target of a symbolic link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_b64: Option<String>,
-    /// What a regular file holds, if `format=tar` was asked for.
+    /// Digest of a regular file, with `format=tar`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub digest: Option<Digest>,
@@ -104,7 +104,7 @@ pub struct ToldFacts {
 #[schema(as = TextOmitted)]
 pub enum Omitted {
     Binary,
-    /// The file, or all texts together.
+    /// The file is too large, or all texts together are.
     TooLarge,
 }
 
@@ -136,7 +136,7 @@ impl Told {
         }
     }
 
-    /// The path, whichever way it is told.
+    /// The path, from either field.
     pub fn tree_path(&self) -> Result<TreePath, PathProblem> {
         TreePath::clean(&bytes_of(&self.path, self.path_b64.as_deref())?)
     }
@@ -166,12 +166,12 @@ impl ToldFacts {
         }
     }
 
-    /// The twelve bits of permissions; a text that is none means none.
+    /// The twelve permission bits; 0 if the text is invalid.
     pub fn permissions(&self) -> u32 {
         u32::from_str_radix(&self.mode, 8).unwrap_or(0) & 0o7777
     }
 
-    /// Where a symbolic link leads, in its own bytes.
+    /// The target of a symbolic link, as bytes.
     pub fn target_bytes(&self) -> Result<Option<Vec<u8>>, PathProblem> {
         let Some(text) = &self.target else { return Ok(None) };
         bytes_of(text, self.target_b64.as_deref()).map(Some)
@@ -182,7 +182,7 @@ fn absolute(path: &TreePath) -> Vec<u8> {
     [b"/", path.bytes()].concat()
 }
 
-/// As text, and as base64 if that is not the whole truth.
+/// As text, and as base64 if the text is lossy.
 fn spelled(bytes: &[u8]) -> (String, Option<String>) {
     match std::str::from_utf8(bytes) {
         Ok(text) => (text.to_owned(), None),

@@ -1,4 +1,4 @@
-//! Both trees at once, name by name.
+//! Walks both trees together, name by name.
 
 use std::cmp::Ordering;
 use std::ffi::CString;
@@ -15,28 +15,28 @@ use sandkeep_core::limits;
 struct Level {
     before: Option<Node>,
     after: Option<Node>,
-    /// The last comes first.
+    /// In reverse order.
     names: Vec<Pair>,
     path: TreePath,
 }
 
-/// A name, and what has it in either tree.
+/// A name, and its entries in both trees.
 struct Pair {
     name: CString,
     before: Option<Stat>,
     after: Option<Stat>,
 }
 
-/// How a path lies to what is asked for.
+/// The relation of a path to the requested ones.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Within,
-    /// Something that is asked for is beneath it.
+    /// A requested path is below it.
     OnTheWay,
     Outside,
 }
 
-/// What is to be looked into next.
+/// The entries to descend into.
 type Below = Option<(Option<Node>, Option<Node>)>;
 
 struct Walk<'a> {
@@ -63,7 +63,7 @@ pub(super) fn walk(from: &View, to: &View, options: &Options) -> io::Result<Diff
             walk.diff.truncated = true;
             break;
         }
-        // A path that the kernel takes no more has no name that could be told.
+        // A path beyond the kernel's limit cannot be reported.
         let Ok(path) = level.path.join(pair.name.to_bytes()) else {
             walk.diff.truncated = true;
             continue;
@@ -101,7 +101,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Both directories, merged; none if there is nothing in either.
+    /// Both directories, merged; `None` if neither has entries.
     fn level(
         &mut self,
         before: Option<Node>,
@@ -116,7 +116,7 @@ impl Walk<'_> {
     fn names(&mut self, directory: Option<&Node>) -> io::Result<Vec<Entry>> {
         match directory.map(Node::entries) {
             None => Ok(Vec::new()),
-            // A daemon that is not root cannot look where its sandbox's user forbids it.
+            // A non-root daemon cannot read directories that its sandbox's user protects.
             Some(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
                 self.diff.unreadable += 1;
                 Ok(Vec::new())
@@ -125,7 +125,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Notes how what has a name differs, and tells what is to be looked into.
+    /// Records the differences of a name, and returns what to descend into.
     fn compare(
         &mut self,
         level: &Level,
@@ -150,7 +150,7 @@ impl Walk<'_> {
             (Some(node), None) if place == Place::Within => {
                 self.one_sided(ChangeKind::Deleted, path, node)?;
             }
-            // What leads to something that is gone may stay.
+            // Parents of a removed entry may stay.
             (Some(_), None) => {}
             (None, Some(node)) => self.one_sided(ChangeKind::Added, path, node)?,
             (Some(old), Some(new)) if old.is_same_tree(new) => return Ok(None),
@@ -178,7 +178,7 @@ impl Walk<'_> {
 
     fn keep(&mut self, change: Change) -> io::Result<()> {
         if let Some(memory) = &self.options.memory {
-            // As it is here, as it is told, and as it is written.
+            // In memory, in the answer, and serialized.
             let bytes = 2 * size_of::<Change>() + 3 * change.path.bytes().len();
             memory.take(bytes as u64).map_err(io::Error::other)?;
         }
@@ -208,7 +208,7 @@ impl Walk<'_> {
     }
 }
 
-/// In which respects two things of one name differ.
+/// Which aspects of two entries with one name differ.
 fn aspects(old: &Node, new: &Node, path: &TreePath, options: &Options) -> io::Result<Vec<Aspect>> {
     let (before, after) = (old.stat(), new.stat());
     if is_same_file(before, after) || is_untouched(before, after, options.lineage) {
@@ -237,7 +237,7 @@ fn aspects(old: &Node, new: &Node, path: &TreePath, options: &Options) -> io::Re
             differs.push(Aspect::Attributes);
         }
     }
-    // Nobody can set the mode of a link.
+    // The mode of a link cannot be set.
     let link = new.kind() == FileType::Symlink;
     if !link && (before.st_mode & 0o7777) != (after.st_mode & 0o7777) {
         differs.push(Aspect::Mode);
@@ -268,7 +268,7 @@ fn is_directory(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Directory
 }
 
-/// The names of two sorted lists, the last first.
+/// The names of two sorted lists, in reverse order.
 fn merged(old: Vec<Entry>, new: Vec<Entry>) -> Vec<Pair> {
     let mut names = Vec::with_capacity(old.len().max(new.len()));
     let (mut old, mut new) = (old.into_iter().peekable(), new.into_iter().peekable());

@@ -1,4 +1,4 @@
-//! One thing in a tree, and what can be asked of it.
+//! An entry of a tree.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Place;
@@ -17,29 +17,27 @@ use crate::effort::{Contents, Effort};
 use crate::{OPAQUE, OVERLAY_ATTRIBUTES, beneath, is_whiteout, untrusted};
 use sandkeep_core::limits;
 
-/// A file, a directory, a link or the like, held by a descriptor: it stays the same one whatever becomes
-/// of its name.
+/// A file, a directory, a link or the like, held by a descriptor: it stays the same even if its name changes.
 #[derive(Debug)]
 pub struct Node {
-    /// Of a directory all that show through, the topmost first; of anything else the one that is seen.
-    /// They can only be looked at.
+    /// For a directory, all visible ones, topmost first; for anything else the visible one. As `O_PATH` descriptors.
     shown: Vec<OwnedFd>,
     stat: Stat,
     marks: Marks,
     effort: Effort,
 }
 
-/// A name in a directory, and what it was when the directory was read.
+/// A name in a directory, and its type when the directory was read.
 #[derive(Debug)]
 pub struct Entry {
     pub name: CString,
     pub stat: Stat,
 }
 
-/// Whether the marks of overlays mean anything.
+/// Whether overlay marks are interpreted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Marks {
-    /// It is one tree, and what is in it is what it says.
+    /// It is a single tree without marks.
     Plain,
     Heeded,
 }
@@ -51,7 +49,7 @@ impl Entry {
 }
 
 impl Node {
-    /// The root of trees, the topmost first.
+    /// The root of trees, topmost first.
     pub(super) fn of_trees(trees: &[OwnedFd], effort: &Effort) -> io::Result<Self> {
         let marks = if trees.len() > 1 { Marks::Heeded } else { Marks::Plain };
         let mut shown = Vec::new();
@@ -69,12 +67,12 @@ impl Node {
         FileType::from_raw_mode(self.stat.st_mode)
     }
 
-    /// What it was when it was looked up. Of a directory of several trees it is the topmost one's.
+    /// Its metadata when it was looked up. For a merged directory, the topmost one's.
     pub fn stat(&self) -> &Stat {
         &self.stat
     }
 
-    /// What has a name in this directory. Nothing has one in what is no directory.
+    /// The entry of a name in this directory; `None` if this is not a directory.
     pub fn child(&self, name: &[u8]) -> io::Result<Option<Self>> {
         if self.kind() != FileType::Directory {
             return Ok(None);
@@ -89,7 +87,7 @@ impl Node {
             let ends = FileType::from_raw_mode(stat.st_mode) != FileType::Directory
                 || self.marks == Marks::Heeded && is_opaque(&fd)?;
             match &mut found {
-                // A file below a directory is hidden by it, and hides what is below itself.
+                // A file below a directory is hidden by it, and hides everything below itself.
                 Some(above) if is_directory(&stat) => above.shown.push(fd),
                 Some(_) => {}
                 None => {
@@ -104,8 +102,7 @@ impl Node {
         Ok(found)
     }
 
-    /// What is in this directory, in the order of the names' bytes. Fails if there is more than
-    /// [`limits::DIRECTORY_ENTRIES_MAX`].
+    /// The entries of this directory, sorted by bytes. Fails if there are more than [`limits::DIRECTORY_ENTRIES_MAX`].
     pub fn entries(&self) -> io::Result<Vec<Entry>> {
         let mut seen: BTreeMap<CString, Option<Stat>> = BTreeMap::new();
         for directory in &self.shown {
@@ -139,7 +136,7 @@ impl Node {
         Ok(Contents::new(self.file()?, self.size_bytes(), self.effort.clone()))
     }
 
-    /// Opens a regular file to read all of it; fails at once if that is more than may be read.
+    /// Opens a regular file to read all of it; fails at once if that exceeds the budget.
     pub fn open_whole(&self) -> io::Result<Contents> {
         Contents::whole(self.file()?, self.size_bytes(), self.effort.clone())
     }
@@ -157,13 +154,13 @@ impl Node {
         u64::try_from(self.stat.st_size).unwrap_or(0)
     }
 
-    /// Where a symbolic link leads, in its own bytes.
+    /// The target of a symbolic link, as bytes.
     pub fn read_link(&self) -> io::Result<Vec<u8>> {
         Ok(readlinkat(self.top()?, c"", Vec::new())?.into_bytes())
     }
 
-    /// The extended attributes that whoever is in the sandbox, and root there, can see, by name. What an
-    /// overlay notes down for itself is not among them.
+    /// The extended attributes visible to root in the sandbox, by name. Those that an overlay reserves for itself are
+    /// left out.
     pub fn attributes(&self) -> io::Result<Vec<(CString, Vec<u8>)>> {
         let path = own_path(self.top()?);
         let mut names = vec![0; limits::ATTRIBUTE_MAX_BYTES];
@@ -187,14 +184,14 @@ impl Node {
         Ok(found)
     }
 
-    /// The name that an attribute has for those inside.
+    /// The name of an attribute as seen inside.
     fn seen_as(&self, name: &CStr) -> Option<CString> {
         let bytes = name.to_bytes();
         let shown = bytes.starts_with(b"user.")
             || bytes.starts_with(b"system.posix_acl_")
             || bytes == b"security.capability";
         match bytes.strip_prefix(OVERLAY_ATTRIBUTES.as_bytes()) {
-            // One that somebody inside has called like those of the overlay is kept under another name.
+            // An attribute with a name that is reserved for the overlay is stored under another name.
             Some(rest) if self.marks == Marks::Heeded => {
                 let rest = rest.strip_prefix(b"overlay.")?;
                 CString::new([OVERLAY_ATTRIBUTES.as_bytes(), rest].concat()).ok()
@@ -203,7 +200,7 @@ impl Node {
         }
     }
 
-    /// Whether both are made of the very same files, so that all that is in them is the same.
+    /// Whether both consist of exactly the same directories, so that all of their content is the same.
     pub fn is_same_tree(&self, other: &Self) -> bool {
         let is_same = |(one, other): (&OwnedFd, &OwnedFd)| match (fstat(one), fstat(other)) {
             (Ok(one), Ok(other)) => (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino),
@@ -212,7 +209,7 @@ impl Node {
         self.shown.len() == other.shown.len() && self.shown.iter().zip(&other.shown).all(is_same)
     }
 
-    /// When it was made, in seconds and nanoseconds, if its filesystem knows.
+    /// Its creation time, in seconds and nanoseconds, if its file system records it.
     pub fn born(&self) -> io::Result<Option<(i64, u32)>> {
         let told = statx(self.top()?, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME)?;
         let known = told.stx_mask & StatxFlags::BTIME.bits() != 0;
@@ -230,7 +227,7 @@ fn look_up(directory: &OwnedFd, name: &[u8]) -> io::Result<Option<(OwnedFd, Stat
             let stat = fstat(&fd)?;
             Ok(Some((fd, stat)))
         }
-        // A name that holds a NUL, or is too long, is nobody's.
+        // A name that contains a NUL, or is too long, never exists.
         Err(Errno::NOENT | Errno::INVAL | Errno::NAMETOOLONG) => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -245,12 +242,12 @@ fn too_many() -> io::Error {
     io::Error::other(format!("a directory has more than {max} names"))
 }
 
-/// The name of a descriptor that can only be looked at, for calls that take no such one.
+/// The /proc path of an `O_PATH` descriptor, for calls that do not accept one.
 fn own_path(node: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", node.as_raw_fd())
 }
 
-/// Whether a directory hides what is in those below it.
+/// Whether a directory hides the content of those below it.
 pub fn is_opaque(directory: &OwnedFd) -> rustix::io::Result<bool> {
     let mut value = [0; 1];
     match getxattr(own_path(directory), OPAQUE, &mut value) {

@@ -1,5 +1,5 @@
-//! Whether a process serves its port yet, or a command says that it is ready. It is asked again and again, ever less often, until it does or
-//! is over.
+//! Readiness: whether a process serves its port, or a command reports that it is ready. The probe is repeated with
+//! growing intervals until it succeeds or the process ends.
 
 use std::io;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use crate::shared::Shared;
 use sandkeep_core::{Asked, ExecId, Port, ProcessTerms, limits};
 use sandkeep_guestlink::{ByteStream, Outcome, journal::Journal};
 
-/// How much of an answer is read: `HTTP/1.1 200`.
+/// How much of an HTTP answer is read: `HTTP/1.1 200`.
 const STATUS_LEN: usize = 12;
 const STATUS_AT: usize = 9;
 
-/// Begins to ask. A process of which nothing is asked is ready at once.
+/// Starts the probe. A process without a readiness condition is ready at once.
 pub(super) fn spawn(
     shared: &Arc<Shared>,
     handle: &Arc<Handle>,
@@ -73,7 +73,7 @@ async fn answers(handle: &Handle, asked: &Asked) -> bool {
     }
 }
 
-/// The status that a GET is answered with.
+/// The status of the answer to a GET.
 async fn status_of(stream: &mut dyn ByteStream, port: Port, path: &str) -> io::Result<u16> {
     let request =
         format!("GET {path} HTTP/1.1\r\nHost: localhost:{port}\r\nConnection: close\r\n\r\n");

@@ -1,4 +1,4 @@
-//! A process as others see it.
+//! The view of a process.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use sandkeep_guestlink::{
 
 pub use sandkeep_core::api::{ProcessStatus, ProcessView};
 
-/// Reads what is needed from the journal. Blocks. `None`: it went away with its sandbox.
+/// Reads the journal. Blocks. `None` if it was removed with its sandbox.
 pub(super) fn view(handle: &Handle, journal: &Journal) -> Option<ProcessView> {
     let description = journal.description().ok()?;
     let progress = journal.progress();
@@ -50,7 +50,7 @@ pub(super) fn view(handle: &Handle, journal: &Journal) -> Option<ProcessView> {
     })
 }
 
-/// What was said about it when it was started. Blocks.
+/// The terms that were recorded when it was started. Blocks.
 pub(super) fn terms(journal: &Journal) -> Option<ProcessTerms> {
     match journal.description().ok()?.keep {
         Keep::WithSandbox(terms) => Some(terms),
@@ -58,7 +58,7 @@ pub(super) fn terms(journal: &Journal) -> Option<ProcessTerms> {
     }
 }
 
-/// The end of both streams, as text.
+/// The end of both output streams, as text.
 pub(super) async fn last_output(journal: &Arc<Journal>) -> String {
     let written = journal.progress().written;
     let tail = |bytes: u64| bytes.saturating_sub(limits::PROCESS_LAST_OUTPUT_BYTES);

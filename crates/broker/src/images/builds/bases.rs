@@ -1,4 +1,4 @@
-//! What a stage starts from: a template that is here, a built-in one, or an image that has to be pulled.
+//! The base of a stage: an existing template, a built-in one, or an image that has to be pulled.
 
 use super::Cache;
 use super::cache;
@@ -14,11 +14,11 @@ use sandkeep_image::{
 };
 use sandkeep_tree::digest::Digest;
 
-/// Who runs commands in a built-in template, and where. By number: its list of users is in no layer.
+/// The user for commands in a built-in template. Numeric, because no layer contains its list of users.
 const BUILT_IN_USER: &str = "1000";
 const BUILT_IN_WORKDIR: &str = "/home/user";
 
-/// An image that is here.
+/// An image that is available locally.
 pub struct BaseImage {
     pub layers: Vec<KeptLayer>,
     over: Option<String>,
@@ -35,17 +35,17 @@ impl Builder<'_> {
         let BaseImage { layers, over, config, start } = self.image(name, line).await?;
         let scene = Scene::begin(&self.recipe, Beginning::Image(&config));
         let digests = layers.iter().filter_map(|layer| layer.id.as_str().parse().ok());
-        // What shows through is not in the layers, and matters all the same.
+        // The files that show through are not in the layers, but they affect the result.
         let beneath = over.as_ref().map(|over| Digest::of(over.as_bytes()));
         let key = Key::of_layers(&beneath.into_iter().chain(digests).collect::<Vec<Digest>>());
         Ok(Built { key, layers, over, scene, start })
     }
 
-    /// An image or template of which only the files are needed, too.
+    /// An image or template of which only the files are needed.
     pub async fn image(&mut self, name: &str, line: usize) -> Result<BaseImage, Error> {
         let images = &self.broker.shared.images;
         {
-            // Not while somebody removes layers: they may be among them.
+            // Not while layers are being removed: these may be among them.
             let _kept = images.gate.read().await;
             if let Some((_, record)) = self.broker.shared.record_of(&self.owner, name).await? {
                 self.pins.push(images.pins.set(record.layer_ids()));
@@ -83,7 +83,7 @@ impl Builder<'_> {
         self.broker.shared.templates.iter().any(|template| template.name() == name)
     }
 
-    /// A built-in template has no layers of its own: what a new sandbox of it holds becomes the first.
+    /// A built-in template has no layers of its own: the content of a new sandbox becomes the first.
     async fn built_in(&mut self, name: &str) -> Result<Built, Error> {
         let scene = Scene::begin(&self.recipe, Beginning::Image(&of_built_in()));
         let key = Key::of_layers(&[Digest::of(name.as_bytes())]);
@@ -116,7 +116,7 @@ fn of_record(record: Record) -> BaseImage {
     BaseImage { layers: record.layers, over: record.over, config, start: record.start }
 }
 
-/// How commands run in a built-in template.
+/// The config for commands in a built-in template.
 fn of_built_in() -> ImageConfig {
     ImageConfig {
         user: Some(BUILT_IN_USER.to_owned()),

@@ -1,6 +1,6 @@
-//! The outcomes of steps, by their keys: rows that name layers, which are needed for as long as the row is there.
-//! What one owner's builds have come to is not taken for another's. The rows that were used least recently go
-//! when there are too many, or when their layers hold too much.
+//! The build cache: rows that map a step's key to its resulting layers, which are kept as long as the row. One owner's
+//! outcomes are not used for another's builds. If there are too many rows, or their layers are too large, the least
+//! recently used rows are removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,14 +22,14 @@ const STEPS: &str = "build-steps";
 
 #[derive(Serialize, Deserialize)]
 struct Row {
-    /// All layers after the step, the lowest first.
+    /// All layers after the step, lowest first.
     layers: Vec<KeptLayer>,
     used_at: jiff::Timestamp,
 }
 
 impl Row {
     fn read(entry: &Entry) -> Option<Self> {
-        // One that cannot be read is as good as none.
+        // An unreadable row counts as missing.
         serde_json::from_slice(&entry.value).ok()
     }
 
@@ -47,7 +47,7 @@ fn key_of(owner: &Owner, key: &recipe::Key) -> Key {
     Key::new([STEPS, organization, user, project, &key.digest().hex()])
 }
 
-/// The layers after a step that was carried out before; they stay until the pin is dropped.
+/// The layers of a cached step; they are kept until the pin is dropped.
 pub async fn find(
     shared: &Shared,
     owner: &Owner,
@@ -55,7 +55,7 @@ pub async fn find(
 ) -> Result<Option<(Vec<KeptLayer>, Pin)>, Error> {
     let store = shared.images.records.store();
     let key = key_of(owner, key);
-    // Not while somebody removes layers: they may be among them.
+    // Not while layers are being removed: these may be among them.
     let _kept = shared.images.gate.read().await;
     let Some(entry) = store.get(&key).await? else { return Ok(None) };
     let Some(row) = Row::read(&entry) else { return Ok(None) };
@@ -70,13 +70,13 @@ pub async fn find(
     let pin = shared.images.pins.set(ids);
     let used = Row { layers: row.layers.clone(), used_at: shared.clock.wall() };
     if let Err(error) = rows::put(&**store, &key, used.encoded(), Some(entry.revision)).await {
-        // It only goes sooner than it might.
+        // The row is only evicted earlier than it should be.
         debug!(%error, "cannot note down that a step was used again");
     }
     Ok(Some((row.layers, pin)))
 }
 
-/// Writes down what a step has come to. The layers are pinned until then.
+/// Records the outcome of a step. The layers are pinned until then.
 pub async fn remember(
     shared: &Shared,
     owner: &Owner,
@@ -92,7 +92,7 @@ pub async fn remember(
     }
     let key = key_of(owner, key);
     match rows::replace(&**store, &key, value).await {
-        // Another build has carried out the same step; either's layers will do.
+        // A concurrent build has run the same step; the layers of either will do.
         Ok(_) | Err(StoreError::Exists { .. } | StoreError::Conflict { .. }) => {}
         Err(error) => return Err(error.into()),
     }
@@ -100,12 +100,12 @@ pub async fn remember(
     Ok(())
 }
 
-/// All lists of layers that steps name.
+/// The layers of all rows.
 pub async fn needed(shared: &Shared) -> Result<Vec<Vec<LayerId>>, StoreError> {
     named(shared, &Prefix::new([STEPS])).await
 }
 
-/// Those that steps of this owner's builds name.
+/// The layers of this owner's rows.
 pub async fn needed_of(shared: &Shared, owner: &Owner) -> Result<Vec<Vec<LayerId>>, StoreError> {
     let Owner { organization, user, project } = owner;
     named(shared, &Prefix::new([STEPS, organization, user, project])).await
@@ -116,7 +116,7 @@ async fn named(shared: &Shared, prefix: &Prefix) -> Result<Vec<Vec<LayerId>>, St
     Ok(entries.iter().filter_map(Row::read).map(|row| row.layer_ids()).collect())
 }
 
-/// Forgets the steps that were used least recently, until the rest is within bounds.
+/// Evicts least recently used rows until the rest is within bounds.
 pub async fn trim(shared: &Shared) -> Result<(), StoreError> {
     let store = shared.images.records.store();
     let entries = store.list(&Prefix::new([STEPS])).await?.entries;
@@ -126,7 +126,7 @@ pub async fn trim(shared: &Shared) -> Result<(), StoreError> {
         ((used_at, entry), row.map(|row| row.layers).unwrap_or_default())
     };
     let mut rows: Rows<Dated> = entries.into_iter().map(read).collect();
-    // What a user and an organization may have of templates they may have once more of steps, and no more.
+    // The cache of a user or an organization may be as large as their templates.
     let quotas = &shared.policy.quotas;
     for (segments, quota) in [(3, &quotas.user), (2, &quotas.organization)] {
         let Some(max_mb) = quota.template_mb else { continue };
@@ -142,10 +142,10 @@ pub async fn trim(shared: &Shared) -> Result<(), StoreError> {
     trimmed(shared, rows, limits::BUILD_CACHE_MAX_BYTES).await.map(drop)
 }
 
-/// A row, and when it was used.
+/// A row, and when it was last used.
 type Dated = (jiff::Timestamp, Entry);
 
-/// Forgets those of these rows that are over the bounds, and returns the others.
+/// Evicts those of these rows that exceed the bounds, and returns the others.
 async fn trimmed(
     shared: &Shared,
     mut rows: Rows<Dated>,
@@ -162,8 +162,7 @@ async fn trimmed(
 
 type Rows<T> = Vec<(T, Vec<KeptLayer>)>;
 
-/// Those that can stay, and those that are too many or hold too much, of rows of which the one that was used last comes
-/// first.
+/// Splits rows, most recently used first, into those within the bounds and the rest.
 fn within<T>(rows: Rows<T>, max_bytes: u64) -> (Rows<T>, Rows<T>) {
     let mut seen: BTreeSet<LayerId> = BTreeSet::new();
     let mut bytes = 0_u64;

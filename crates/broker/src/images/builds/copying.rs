@@ -1,4 +1,4 @@
-//! Steps that bring files: planned above the layers so far, and written as a layer if nobody has done it before.
+//! Steps that copy files: planned on top of the layers so far, and written as a layer if not cached.
 
 use std::io::{self, BufWriter, Write};
 use std::os::fd::OwnedFd;
@@ -26,13 +26,13 @@ use sandkeep_tree::{
     effort::CancelOnDrop,
 };
 
-/// What a step is to bring.
+/// The input of a copy step.
 pub struct Copying {
     plan: Plan,
     from: Arc<dyn Files>,
-    /// For the key.
+    /// For the cache key.
     pub files: Vec<CopiedFile>,
-    /// A build that ends leaves no thread that reads for it.
+    /// When a build ends, its reading thread stops.
     abandoned: Option<CancelOnDrop>,
 }
 
@@ -97,7 +97,7 @@ impl Builder<'_> {
         Ok(Copying { abandoned, ..planned })
     }
 
-    /// Carries a plan out. One that brings nothing leaves the layers as they are.
+    /// Carries a plan out. A plan without files leaves the layers unchanged.
     pub async fn write(
         &mut self,
         built: &mut Built,
@@ -131,8 +131,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// The tree that layers come to. It is read where a draft above them would be filled, which goes with the
-    /// view.
+    /// The merged tree of layers. It is read where a draft on top of them would be filled; the draft is removed with
+    /// the view.
     async fn view(&self, layers: &[KeptLayer]) -> Result<View, Error> {
         let below: Vec<LayerId> = layers.iter().map(|layer| layer.id.clone()).collect();
         let nobodys = id_of(&Digest::of(ImportId::random().as_str().as_bytes()));
@@ -143,7 +143,7 @@ impl Builder<'_> {
     }
 }
 
-/// Files are read for the key, and again for the layer.
+/// Files are read once for the key, and again for the layer.
 fn copying_effort() -> Effort {
     Effort::new(2 * limits::LAYER_MAX_BYTES, limits::COPY_MAX)
 }
@@ -151,7 +151,7 @@ fn copying_effort() -> Effort {
 fn view_of(draft: LayerDraft) -> io::Result<View> {
     let trees = match draft.whiteouts {
         Whiteouts::Remove => vec![tree(&draft.root)?],
-        // With the empty draft on top, so that the marks of a single layer count, too.
+        // With the empty draft on top, so that the whiteouts of a single layer count as well.
         Whiteouts::Overlay => {
             let all = std::iter::once(&draft.root).chain(draft.lowers.iter().rev());
             all.map(|path| tree(path)).collect::<io::Result<_>>()?
@@ -165,7 +165,7 @@ fn tree(path: &Path) -> io::Result<OwnedFd> {
     Ok(openat(CWD, path, flags, Mode::empty())?)
 }
 
-/// Takes the digest of what is written, which is bounded as every layer is.
+/// Computes the digest of the written data, which is bounded like every layer.
 struct Hashed<'a, W> {
     out: W,
     hasher: Hasher,

@@ -1,5 +1,5 @@
-//! The throwaway sandboxes of builds: one for each step that runs something, there until its volume has become a
-//! layer or the build has ended, whichever comes first.
+//! The temporary sandboxes of builds: one for each step that runs a command. It exists until its volume has become a
+//! layer or the build has ended.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,25 +25,24 @@ use sandkeep_image::recipe::{Running, Step};
 use sandkeep_runtime::Capabilities;
 use sandkeep_tree::digest::Digest;
 
-/// Whoever runs a step of which nobody says who.
+/// The default user of a step.
 const ROOT: &str = "0";
 
-/// The sandbox that a build has now, if any. It is kept outside of the steps, which may be given up at any
-/// moment.
+/// The build's current sandbox, if any. It is stored outside of the steps, which may be canceled at any moment.
 #[derive(Default)]
 pub struct Rooms(Mutex<Option<Arc<Handle>>>);
 
 impl Rooms {
     fn current(&self) -> MutexGuard<'_, Option<Arc<Handle>>> {
-        // Nothing panics while it holds the lock.
+        // No code panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes the sandbox that is there, if one is. What cannot be removed is, by reconcile.
+    /// Removes the current sandbox, if any. If that fails, reconcile removes it.
     pub async fn clear(&self, broker: &Broker) {
         let Some(handle) = self.current().take() else { return };
         match handle.destroy(&broker.shared).await {
-            // One that could not be made is gone already.
+            // A sandbox that could not be created is gone already.
             Ok(()) | Err(Error::NotFound { .. }) => {}
             Err(error) => warn!(id = %handle.id, %error, "cannot remove the sandbox of a build"),
         }
@@ -51,7 +50,7 @@ impl Rooms {
 }
 
 impl Builder<'_> {
-    /// Runs a command above the layers so far; what it changes becomes the next one.
+    /// Runs a command on top of the layers so far; its changes become the next layer.
     pub async fn run(
         &mut self,
         built: &mut Built,
@@ -67,7 +66,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// What a new sandbox of a built-in template holds.
+    /// The content of a new sandbox of a built-in template.
     pub async fn of_built_in(&mut self, built: &mut Built, template: &str) -> Result<(), Error> {
         let template = template.to_owned();
         let handle = self.open_room(|can| draft(&template, can).map(Room::Plain)).await?;
@@ -109,7 +108,7 @@ impl Builder<'_> {
         Ok(shared.policy.with_profile(draft)?.check(&shared.host)?)
     }
 
-    /// Runs the command of a step to its end, and tells what it says as it says it.
+    /// Runs the command of a step to its end, and reports its output live.
     async fn carry_out(
         &self,
         handle: &Arc<Handle>,
@@ -134,11 +133,11 @@ impl Builder<'_> {
         judge(&end, &tail, step)
     }
 
-    /// Makes a layer of what the sandbox has of its own, and removes it.
+    /// Makes a layer of the sandbox's own files, and removes the sandbox.
     async fn keep_room(&mut self, handle: &Arc<Handle>, built: &Built) -> Result<KeptLayer, Error> {
         let (broker, images) = (self.broker, &self.broker.shared.images);
         handle.ask(&broker.shared, Verb::Stop, Command::Stop).await?;
-        // There is no archive that it could be named after; no two steps are the same.
+        // There is no archive to derive a name from, and no two steps are the same.
         let id = id_of(&Digest::of(ImportId::random().as_str().as_bytes()));
         {
             let _kept = images.gate.read().await;
@@ -155,7 +154,7 @@ impl Builder<'_> {
     }
 }
 
-/// What a sandbox of a build stands on.
+/// The base of a build sandbox.
 enum Room {
     /// A built-in template.
     Plain(SpecDraft),
@@ -165,7 +164,7 @@ enum Room {
 fn draft(template: &str, can: &Capabilities) -> Result<SpecDraft, Error> {
     Ok(SpecDraft {
         template: Some(template.to_owned()),
-        // Where there is no root inside, a build is carried out as well as it can be.
+        // If the runtime has no root inside, the build does the best it can.
         privilege: can.any_user.then_some(Privilege::Root),
         ..SpecDraft::default()
     })
@@ -197,7 +196,7 @@ fn room_of_layers(
     Ok(Room::OfLayers(draft, Box::new(image)))
 }
 
-/// The last that a command said.
+/// The end of a command's output.
 #[derive(Default)]
 struct Tail(VecDeque<u8>);
 

@@ -1,4 +1,4 @@
-//! The stages of a build, one after the other, and their steps.
+//! The stages of a build and their steps, in order.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,10 +24,10 @@ use sandkeep_image::{
 };
 use sandkeep_storage::LayerId;
 
-/// The shell of what a template starts, and of what sees that it is up.
+/// The shell for start commands and ready checks.
 const SHELL: [&str; 2] = ["/bin/sh", "-c"];
 
-/// A build under way. It keeps the layers that it has come to.
+/// A build in progress. It pins its layers.
 pub struct Builder<'a> {
     pub broker: &'a Broker,
     pub job: &'a Job,
@@ -40,25 +40,25 @@ pub struct Builder<'a> {
     pub pins: Vec<Pin>,
     pub taken: Vec<Taken>,
     pub cache: Cache,
-    /// How many steps there are, and how many of them were begun.
+    /// The number of steps, and how many have started.
     steps: usize,
     begun: usize,
 }
 
-/// What a stage has come to.
+/// The result of a stage.
 #[derive(Clone, Debug)]
 pub struct Built {
     pub key: Key,
-    /// The lowest first.
+    /// Lowest first.
     pub layers: Vec<KeptLayer>,
     /// The built-in template that shows through.
     pub over: Option<String>,
     pub scene: Scene,
-    /// What the base starts, unless the stage says otherwise.
+    /// The base's start command, unless the stage sets one.
     pub start: Option<StartUp>,
 }
 
-/// What a step does to the files.
+/// The effect of a step on the files.
 enum Work {
     Run(Running),
     Write(Copying),
@@ -69,7 +69,7 @@ impl Built {
         self.layers.iter().map(|layer| layer.id.clone()).collect()
     }
 
-    /// What runs in every sandbox of it.
+    /// The program that runs in every sandbox of the template.
     pub fn start_up(&self) -> Result<Option<StartUp>, Error> {
         let shell = |command: &str| SHELL.into_iter().chain([command]).map(str::to_owned).collect();
         let ready = self.scene.ready();
@@ -129,7 +129,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Builds a stage, and those that it needs before.
+    /// Builds a stage, after the stages that it depends on.
     pub async fn all(&mut self, target: usize) -> Result<Built, Error> {
         let recipe = Arc::clone(&self.recipe);
         let needed = recipe.needed(target);
@@ -188,8 +188,8 @@ impl<'a> Builder<'a> {
             Work::Write(copying) => &copying.files,
         };
         built.key = built.key.after(&effect, files);
-        // Of an owner's builds that need the same step, the first carries it out and the others find it done. Other
-        // owners' do not wait for it, from which they could tell that it is carried out.
+        // If several builds of one owner need the same step, the first runs it and the others use its result. Builds of
+        // other owners do not wait, because waiting would reveal that the step is being run.
         let Owner { organization, user, project } = &self.owner;
         let step_key = built.key.digest().hex();
         let name = sandkeep_store::Key::new(["build-step", organization, user, project, &step_key]);
@@ -213,7 +213,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Says that a step begins, or that it need not.
+    /// Reports that a step starts, or that it is cached.
     async fn tell(&mut self, stage: &Stage, line: usize, instruction: &str, cached: Cache) {
         self.begun += 1;
         let step = BuildStep {
@@ -228,7 +228,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// A step that cannot be carried out for what it says, or for what is there.
+/// The error of a step that fails because of its instruction or the existing files.
 pub fn failed(step: &Step) -> impl Fn(CopyError) -> Error {
     let (line, instruction) = (step.line, step.written.clone());
     move |error| {

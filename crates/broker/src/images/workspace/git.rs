@@ -1,5 +1,5 @@
-//! Cloning a repository inside the sandbox, as `user`: whatever a repository can make git do, it does it there.
-//! A repository of the host lies beside its clone for that moment; one from elsewhere comes through a relay.
+//! Clones a repository inside the sandbox, as `user`: whatever a repository can make git do is confined there. A
+//! repository of the host is placed beside its clone temporarily; a remote one comes through a relay.
 
 use std::sync::Arc;
 
@@ -13,28 +13,28 @@ use crate::lifecycle::supervisor::Supervisor;
 use sandkeep_core::{ExecId, GitUrl, HOME, Privilege, limits};
 use sandkeep_guestlink::{ExecLimits, ExecRequest, Guest, Outcome, Stdin};
 
-/// Who clones. By number, because an image may name nobody.
+/// The user that clones. Numeric, because an image may have no user names.
 const USER: &str = "1000:1000";
 
-/// How a command ends that is not there.
+/// The exit code of a missing command.
 const NOT_FOUND: i32 = 127;
 
-/// What git is told by its environment: never to ask, to bring nothing but the repository, and to speak as it
-/// is read below.
+/// Git's environment: never prompt, fetch only the repository, and print messages in the language that is parsed below.
 const ENV: [(&str, &str); 4] =
     [("HOME", HOME), ("GIT_TERMINAL_PROMPT", "0"), ("GIT_LFS_SKIP_SMUDGE", "1"), ("LC_ALL", "C")];
 
-/// What would lead git elsewhere, or have it trust anybody: it may be in a sandbox's environment, for later.
+/// Variables that would redirect git or make it trust other certificates. They may be set in a sandbox's environment,
+/// for later use.
 fn misleads(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let ours = ENV.iter().any(|(known, _)| known.eq_ignore_ascii_case(&name));
     !ours && (name.starts_with("git_") || name.ends_with("_proxy"))
 }
 
-/// By what git says that there is no such thing to check out.
+/// Git's messages for a reference that does not exist.
 const NO_REFERENCE: [&str; 4] =
     ["invalid reference", "unable to read tree", "did not match any", "unknown revision"];
-/// By what it says that it would have to show who it is.
+/// Git's messages for a repository that requires authentication.
 const PRIVATE: [&str; 5] = [
     "could not read username",
     "could not read password",
@@ -43,13 +43,13 @@ const PRIVATE: [&str; 5] = [
     "returned error: 403",
 ];
 
-/// How a command ended, and the end of what it said.
+/// How a command ended, and the end of its output.
 struct Ended {
     outcome: Outcome,
     said: String,
 }
 
-/// A command that ended badly.
+/// A command that failed.
 struct Broken {
     what: String,
     ended: Ended,
@@ -72,7 +72,7 @@ impl Broken {
 }
 
 impl Supervisor {
-    /// Clones what lies beside.
+    /// Clones the repository that was placed beside.
     pub(super) async fn clone_inside(
         &self,
         guest: &dyn Guest,
@@ -87,7 +87,7 @@ impl Supervisor {
         self.must(guest, &["rm", "-rf", "--", aside]).await
     }
 
-    /// Clones what is elsewhere.
+    /// Clones a remote repository.
     pub(super) async fn clone_remote(
         &self,
         guest: &Arc<dyn Guest>,
@@ -123,7 +123,7 @@ impl Supervisor {
         self.must(guest.as_ref(), &["rm", "-rf", "--", aside]).await
     }
 
-    /// Of a branch it makes one that follows it, as a clone does; at all else it is detached.
+    /// A branch is checked out as a tracking branch, as a clone does; everything else as a detached HEAD.
     async fn check_out(&self, guest: &dyn Guest, url: &GitUrl, path: &str) -> Result<(), Error> {
         let Some(reference) = url.reference() else { return Ok(()) };
         let argv = ["git", "-C", path, "checkout", "--quiet", reference, "--"];
@@ -141,7 +141,7 @@ impl Supervisor {
         Error::SourceInvalid { problem: broken.problem(self.meta.spec.template()) }
     }
 
-    /// Why a repository elsewhere could not be had. What was seen here counts for more than what git makes of it.
+    /// Why a remote repository could not be cloned. The relay's own findings take precedence over git's messages.
     fn unclonable(&self, url: &GitUrl, broken: Broken, trouble: Option<Trouble>) -> Error {
         let url = url.url().to_owned();
         match trouble {
@@ -185,7 +185,7 @@ impl Supervisor {
         self.invalid(&broken)
     }
 
-    /// Runs a command that has no reason to fail.
+    /// Runs a command that is not expected to fail.
     async fn must(&self, guest: &dyn Guest, argv: &[&str]) -> Result<(), Error> {
         self.run_inside(guest, argv).await?.map_err(|broken| self.invalid(&broken))
     }
@@ -228,7 +228,7 @@ impl Supervisor {
     }
 }
 
-/// The rest of the words of a clone; what is to be checked out comes later.
+/// The remaining arguments of a clone; the checkout follows later.
 fn how_to_clone(url: &GitUrl) -> Vec<&'static str> {
     match url.reference() {
         None => vec!["clone", "--quiet"],

@@ -1,5 +1,4 @@
-//! From what a caller names to what can be brought. Paths of the host are opened as for templates: once, and
-//! from then on held by descriptor.
+//! Opens the source of a workspace. Host paths are opened as for templates: once, and then held by file descriptor.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -18,12 +17,12 @@ use sandkeep_core::{
 use sandkeep_image::{Found, Template};
 use sandkeep_outgoing::{self, Admitted, Chosen, OutgoingError};
 
-/// The one port of repositories elsewhere that nobody has to allow.
+/// The only port for remote repositories that needs no configuration.
 const HTTPS: u16 = 443;
 
 pub enum Opened {
     Directory(Arc<OwnedFd>),
-    /// A repository of the host: its own directory, and where a copy of it lies until it was cloned.
+    /// A repository of the host: its own directory, and the place of its copy until it was cloned.
     Repository {
         url: GitUrl,
         directory: Arc<OwnedFd>,
@@ -33,18 +32,18 @@ pub enum Opened {
     Archive(Arc<File>),
 }
 
-/// A repository elsewhere.
+/// A remote repository.
 pub struct Remote {
     pub url: GitUrl,
-    /// Where it is, as it was resolved once.
+    /// Its address, resolved once.
     pub to: Admitted,
-    /// Certificates of those whom calls from here trust.
+    /// The CA certificates that our outgoing calls trust.
     pub trust: Arc<[u8]>,
-    /// Where they lie until it was cloned.
+    /// Where the certificates are stored until it was cloned.
     pub aside: String,
 }
 
-/// What can be said of a source without looking for it.
+/// Checks that need no access to the source.
 pub fn check(source: &Source, template: &dyn Template) -> Result<(), Error> {
     let Origin::Git(_) = &source.origin else { return Ok(()) };
     match template.has_program("git") {
@@ -83,7 +82,7 @@ pub async fn open(
     }
 }
 
-/// Finds out where a repository is, and whether anybody may go there from here.
+/// Resolves a remote repository, and checks that outgoing access to it is allowed.
 async fn remote(shared: &Shared, url: &GitUrl) -> Result<Remote, Error> {
     let unusable = |error: OutgoingError| match error {
         OutgoingError::Unknown { .. } | OutgoingError::Resolve { .. } => {
@@ -109,7 +108,7 @@ async fn remote(shared: &Shared, url: &GitUrl) -> Result<Remote, Error> {
     Ok(Remote { url: url.clone(), to, trust, aside: aside() })
 }
 
-/// What others choose is a place of the web, unless the administrator has named it.
+/// Other users may only choose HTTPS on the standard port, unless the administrator allows more.
 fn check_port(place: &reqwest::Url, allowed: bool) -> Result<(), Error> {
     let port = place.port_or_known_default().unwrap_or_default();
     if port == HTTPS || allowed {
@@ -123,7 +122,7 @@ fn check_port(place: &reqwest::Url, allowed: bool) -> Result<(), Error> {
     Err(Error::SourceInvalid { problem })
 }
 
-/// A name that nothing in a template has.
+/// A name that no template contains.
 fn aside() -> String {
     format!("{HOME}/.{}", UploadId::random())
 }
@@ -153,7 +152,7 @@ async fn open_directory(
     }
 }
 
-/// The directory that is the repository: `.git` of a checkout, or all of a bare one.
+/// The repository's directory: `.git` of a checkout, or a bare repository itself.
 fn repository(path: &Path, directory: OwnedFd) -> Result<OwnedFd, Error> {
     let wrong =
         |problem: &str| Error::SourceInvalid { problem: format!("{} {problem}", path.display()) };

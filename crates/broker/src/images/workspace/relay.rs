@@ -1,14 +1,14 @@
-//! How git, in a sandbox without a network, speaks with the one place that its URL names.
+//! Connects git, in a sandbox without a network, to the one host that its URL names.
 //!
 //! ```text
-//!  git ──▶ entrance ─┬─ exit ◀── dial ── here ──▶ host:port of the URL, at the addresses that were admitted
-//!        (loopback)  └─ toolbox          CONNECT host:port, and then bytes
+//!  git ──▶ entrance ─┬─ exit ◀── dial ── here ──▶ host:port of the URL, at the admitted addresses
+//!        (loopback)  └─ toolbox          CONNECT host:port, then bytes
 //! ```
 //!
-//! To git it is a proxy: it says by CONNECT where it wants to, and speaks TLS with whoever is there, whom it verifies
-//! itself. Here only ciphertext passes: the first words of both must be a handshake for the host of the URL, so it is
-//! no tunnel for other protocols. Whatever else it, or somebody in its place, asks for is refused, so all that is to
-//! be had inside is TLS with the place that the creator of the sandbox has named.
+//! To git this is a proxy: it sends CONNECT for its target, and speaks TLS with the server, which it verifies itself.
+//! Only ciphertext passes here: both sides must start with a TLS handshake for the host of the URL, so the relay cannot
+//! tunnel other protocols. Every other target is refused, so the sandbox gets only TLS to the host that its creator has
+//! named.
 
 use std::io;
 use std::sync::Arc;
@@ -32,10 +32,10 @@ use sandkeep_core::{Spec, limits};
 use sandkeep_guestlink::{ByteStream, Guest};
 use sandkeep_outgoing::{Admitted, hello};
 
-/// Why something inside did not get out.
+/// Why a connection from inside was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// It wanted to somewhere else.
+    /// It asked for another target.
     Elsewhere {
         place: String,
     },
@@ -43,7 +43,7 @@ pub enum Trouble {
         problem: String,
     },
     TooMuch,
-    /// Somebody spoke, and not TLS for the host of the URL.
+    /// It sent something other than TLS for the host of the URL.
     NotTls {
         who: Speaker,
     },
@@ -64,16 +64,16 @@ pub struct Relay {
     trouble: Mutex<Option<Trouble>>,
 }
 
-/// What a connection was when it ended.
+/// The state of a connection when it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
-    /// Nobody had come to it.
+    /// It was never used.
     Unused,
     Used,
 }
 
 impl Relay {
-    /// Opens the way. Nothing is carried before [`serve`](Self::serve) is called.
+    /// Opens the relay. It forwards nothing before [`serve`](Self::serve) is called.
     pub async fn open(
         shared: &Arc<Shared>,
         guest: &Arc<dyn Guest>,
@@ -82,19 +82,19 @@ impl Relay {
     ) -> Result<Self, Error> {
         let request = ToolboxRequest::long(Operation::Relay {});
         let mut run = runs::begin_in_new(shared, guest, spec, request).await?;
-        // Its request has no end before the clone has one.
+        // Its request stays open until the clone ends.
         let ports = run.answer_while::<Relaying, Error>(std::future::pending()).await?;
         let left_bytes = AtomicU64::new(limits::RELAY_MAX_BYTES);
         let guest = Arc::clone(guest);
         Ok(Self { guest, ports, run, to, left_bytes, trouble: Mutex::default() })
     }
 
-    /// What git is to take for its proxy.
+    /// The proxy URL for git.
     pub fn proxy(&self) -> String {
         format!("http://127.0.0.1:{}", self.ports.entrance)
     }
 
-    /// The first thing that went wrong.
+    /// The first problem that occurred.
     pub fn trouble(&self) -> Option<Trouble> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -103,7 +103,7 @@ impl Relay {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(trouble);
     }
 
-    /// Carries connections for as long as it is polled. One is always there for the next who comes.
+    /// Forwards connections for as long as it is polled. One spare connection is always open.
     pub async fn serve(&self) {
         let (begun, mut beginnings) = mpsc::channel(limits::RELAY_CONNECTIONS_AT_ONCE_MAX);
         let mut connections = FuturesUnordered::new();
@@ -126,7 +126,7 @@ impl Relay {
         }
     }
 
-    /// One connection from inside, from before it is used to its end.
+    /// One connection from inside, from opening to its end.
     async fn connection(&self, begun: mpsc::Sender<()>) -> Ended {
         let Ok(mut inside) = self.guest.dial(self.ports.exit).await else { return Ended::Unused };
         let mut head = Vec::new();
@@ -134,9 +134,9 @@ impl Relay {
             Ok(read) if read > 0 => {}
             Ok(_) | Err(_) => return Ended::Unused,
         }
-        // The channel has room for all who can be there at once.
+        // The channel has room for all concurrent connections.
         let _ = begun.send(()).await;
-        // A connection that ends in the middle is seen by both of its ends.
+        // Both ends see a connection that breaks off.
         let _ = self.carry(&mut inside, head).await;
         let _ = inside.shutdown().await;
         Ended::Used
@@ -181,7 +181,7 @@ impl Relay {
         Ok(())
     }
 
-    /// Whether it is the place of the URL.
+    /// Whether the target is that of the URL.
     fn is_ours(&self, place: &str) -> bool {
         let url = self.to.url();
         let host = url.host_str().unwrap_or_default();
@@ -209,16 +209,16 @@ impl Relay {
         }
     }
 
-    /// Closes the way, and waits until nothing is left of it inside.
+    /// Closes the relay, and waits until nothing of it is left inside.
     pub async fn close(mut self) {
         let input = self.run.input();
         let both = async { tokio::join!(input.end(), self.run.data()) };
-        // Who does not end by itself is ended when this is dropped.
+        // A program that does not end by itself is killed when this is dropped.
         let _ = timeout(limits::TOOLBOX_END, both).await;
     }
 }
 
-/// Reads a request to its empty line: where it wants to, if it is a CONNECT, and what came after it.
+/// Reads a request up to its empty line. Returns the target of a CONNECT, and the bytes after it.
 async fn rest_of_head(
     inside: &mut (impl AsyncRead + Unpin),
     mut head: Vec<u8>,

@@ -1,5 +1,5 @@
-//! Archives that callers have sent for workspaces. They are files without a name, held by this process: a daemon
-//! that ends, however it does, leaves none. One is kept for a while, and may serve several sandboxes.
+//! Uploaded archives for workspaces. They are unnamed files, held by this process, so that a daemon leaves none behind,
+//! however it ends. An archive is kept for a while, and can serve several sandboxes.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -32,31 +32,31 @@ impl Default for Uploads {
 struct Kept {
     owner: Owner,
     file: Arc<File>,
-    /// What its owner has taken for it.
+    /// The space reserved for it from the owner's quota.
     _space: Reservation,
     _slot: Slot,
 }
 
-/// An archive that is kept.
+/// A stored archive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = Upload)]
 pub struct UploadView {
     /// For `source.upload` of a sandbox.
     pub id: UploadId,
-    /// As it was sent.
+    /// Size as uploaded.
     pub bytes: u64,
-    /// RFC 3339. It is lost earlier if the daemon ends.
+    /// RFC 3339. The archive is lost earlier if the daemon ends.
     #[schema(value_type = String)]
     pub expires_at: Timestamp,
 }
 
 impl Uploads {
     fn all(&self) -> MutexGuard<'_, HashMap<UploadId, Kept>> {
-        // Nothing panics while it holds the lock.
+        // No code panics while it holds the lock.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for one more to be kept.
+    /// Takes a slot for one more stored archive.
     fn place(&self, owner: &Owner) -> Result<Slot, Error> {
         let all = self.all();
         let same = |kept: &&Kept| {
@@ -82,12 +82,12 @@ impl Uploads {
 }
 
 impl Broker {
-    /// Whether this principal may send one more archive to be kept.
+    /// Whether this principal may store one more archive.
     pub fn may_upload(&self, who: &Principal) -> Result<(), Error> {
         self.shared.uploads.place(&owner(who)).map(drop)
     }
 
-    /// Keeps an archive, for a while, for workspaces to be made of.
+    /// Stores an archive for a while, as a source of workspaces.
     pub async fn keep_upload(&self, who: &Principal, upload: Upload) -> Result<UploadView, Error> {
         let bytes = upload.bytes();
         if bytes == 0 {
@@ -117,7 +117,7 @@ impl Broker {
         });
     }
 
-    /// Forgets an archive. Sandboxes that are made of it still are.
+    /// Removes an archive. Sandboxes created from it keep their files.
     pub fn remove_upload(&self, who: &Principal, id: &UploadId) -> Result<(), Error> {
         self.shared.uploads.find(who, id)?;
         self.shared.uploads.remove(id);
@@ -125,12 +125,12 @@ impl Broker {
     }
 }
 
-/// Whoever is bound to no project sends for all of its own.
+/// A principal without a project uploads for all of its projects.
 pub fn owner(who: &Principal) -> Owner {
     who.owner(None).expect("nobody is bound to another project than its own")
 }
 
-/// All of an archive, from its beginning, whoever else reads it.
+/// A reader of the whole archive, independent of other readers.
 pub fn reader(archive: &Arc<File>) -> std::io::Result<impl Read + Send + 'static> {
     Ok(Section::whole(Arc::clone(archive))?.reader())
 }

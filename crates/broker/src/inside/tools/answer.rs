@@ -1,4 +1,4 @@
-//! What a tool answers.
+//! The answer of a tool.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use sandkeep_guestlink::OutputStream;
 
 pub use sandkeep_core::api::{ToolAnswer, ToolBlock};
 
-/// What is told of a call before its answer.
+/// An event of a call before its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToolEvent {
-    /// The exec that a command is.
+    /// The exec of a command.
     Started {
         exec_id: ExecId,
     },
@@ -23,11 +23,11 @@ pub enum ToolEvent {
         offset: u64,
         data: Bytes,
     },
-    /// How far a search is.
+    /// The progress of a search.
     Progress(Progress),
 }
 
-/// The answer of a tool that works on files.
+/// The answer of a file tool.
 pub(super) fn of_files(tool: &Tool, done: Result<String, Refusal>, took: Duration) -> ToolAnswer {
     let (text, refusal) = match done {
         Ok(text) => (text, None),
@@ -45,7 +45,7 @@ pub(super) fn of_files(tool: &Tool, done: Result<String, Refusal>, took: Duratio
     }
 }
 
-/// How much memory an answer takes, about.
+/// The approximate memory of an answer.
 pub(super) fn size(answer: &ToolAnswer) -> usize {
     let texts = answer.content.iter().map(|ToolBlock::Text { text }| text.len());
     size_of::<ToolAnswer>() + texts.sum::<usize>()

@@ -1,5 +1,5 @@
-//! The tools there are: names, what a model is told of them, and what they take. Whoever offers tools to a model
-//! offers these.
+//! The catalogue of tools: their names, descriptions and parameters. Every door that offers tools to a model offers
+//! these.
 
 use std::str::FromStr;
 
@@ -10,7 +10,7 @@ use super::parameter::{Kind, Misfit, Need, Parameter, check, listed, schema};
 use crate::error::Error;
 use sandkeep_core::limits::{GIT_LOG_COMMITS_MAX, TOOL_TIMEOUT_MAX};
 
-/// A tool, as a model and a program know it.
+/// A tool, as described to models and programs.
 #[derive(Clone, Copy, Debug)]
 pub struct Tool {
     pub name: ToolName,
@@ -21,7 +21,7 @@ pub struct Tool {
     pub(super) parameters: &'static [Parameter],
 }
 
-/// What a tool works by: 1 are files, 2 are commands.
+/// The kind of a tool: 1 operates on files, 2 runs a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
     Files,
@@ -32,9 +32,9 @@ pub enum Tier {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 #[schema(as = ToolAnnotations)]
 pub struct Annotations {
-    /// It changes nothing.
+    /// The tool changes nothing.
     pub read_only: bool,
-    /// It may replace or remove what is there.
+    /// The tool may replace or remove data.
     pub destructive: bool,
     /// Idempotent.
     pub idempotent: bool,
@@ -56,7 +56,7 @@ impl Tier {
 }
 
 impl Tool {
-    /// What it takes, in short: `path, offset?, limit?`.
+    /// Its parameters, in short: `path, offset?, limit?`.
     pub fn takes(&self) -> String {
         listed(self.parameters.iter())
     }
@@ -125,7 +125,7 @@ impl ToolName {
     }
 }
 
-/// A text that names no tool.
+/// A text that is not the name of a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the tools are: {}", catalogue().iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>().join(", "))]
 pub struct UnknownTool;
@@ -154,12 +154,11 @@ const fn up_to(max: u64) -> Kind {
 const CWD: Parameter = optional(
     "cwd",
     Kind::Path,
-    "The directory to work in, an absolute path; the sandbox's working directory if left out.",
+    "The directory to work in, an absolute path. Default: the sandbox's working directory.",
 );
 const GITIGNORE: Parameter =
-    optional("gitignore", Kind::Flag, "Leave out what .gitignore files name. Default false.");
-const REMOTE: Parameter =
-    optional("remote", Kind::Word, "The remote; git's own choice if left out.");
+    optional("gitignore", Kind::Flag, "Skip files that .gitignore files exclude. Default false.");
+const REMOTE: Parameter = optional("remote", Kind::Word, "The remote. Default: git's own choice.");
 const BRANCH: Parameter = optional("branch", Kind::Word, "The branch; needs remote.");
 const PATHS: Parameter = optional("paths", Kind::Paths, "Only these files or directories.");
 
@@ -178,8 +177,8 @@ static CATALOGUE: [Tool; 17] = [
         name: ToolName::ReadFile,
         tier: Tier::Files,
         annotations: READS,
-        description: "Read a text file. Lines come with their numbers, 2000 at most, each cut at 2000 characters; \
-                      read on with offset. Files of more than 10 MB and binary files are refused.",
+        description: "Read a text file. Lines are numbered; at most 2000 are returned, each cut at 2000 characters; use \
+                      offset to continue. Files of more than 10 MB and binary files are refused.",
         parameters: &[
             required("path", Kind::Path, "The file, absolute or from the working directory."),
             optional(
@@ -194,20 +193,20 @@ static CATALOGUE: [Tool; 17] = [
         name: ToolName::WriteFile,
         tier: Tier::Files,
         annotations: REPLACES,
-        description: "Write a whole file. Missing directories are made; a file that is there is replaced at once and \
-                      keeps its mode. To change a part of a file use edit_file.",
+        description: "Write a whole file. Missing directories are created; an existing file is replaced atomically and \
+                      keeps its mode. Use edit_file to change a part of a file.",
         parameters: &[
             required("path", Kind::Path, "The file, absolute or from the working directory."),
-            required("content", Kind::Text, "All that the file is to hold."),
+            required("content", Kind::Text, "The new content of the file."),
         ],
     },
     Tool {
         name: ToolName::EditFile,
         tier: Tier::Files,
         annotations: CHANGES,
-        description: "Replace a text in a file. old_string must be in it exactly once, unless replace_all is true; \
-                      give it with its indentation and without read_file's line numbers. Line endings and mode stay. \
-                      When it is not there, the nearest text is shown.",
+        description: "Replace a text in a file. old_string must occur exactly once, unless replace_all is true; give it \
+                      with its indentation and without read_file's line numbers. Line endings and mode are kept. If it is \
+                      not found, the most similar text is shown.",
         parameters: &[
             required("path", Kind::Path, "The file, absolute or from the working directory."),
             required(
@@ -216,7 +215,7 @@ static CATALOGUE: [Tool; 17] = [
                 "The text to replace, exactly as it is in the file.",
             ),
             required("new_string", Kind::Text, "The text to put in its place."),
-            optional("replace_all", Kind::Flag, "Replace it wherever it is. Default false."),
+            optional("replace_all", Kind::Flag, "Replace all occurrences. Default false."),
         ],
     },
     Tool {
@@ -236,7 +235,7 @@ static CATALOGUE: [Tool; 17] = [
         tier: Tier::Files,
         annotations: READS,
         description: "Search the lines of text files with a regular expression (ripgrep's syntax; (?i) ignores case). \
-                      Answers path:line:text, by name. .git and binary files are left out.",
+                      Returns path:line:text, sorted by path. .git and binary files are skipped.",
         parameters: &[
             required("pattern", Kind::Path, "The regular expression; it matches within one line."),
             optional(
@@ -257,10 +256,10 @@ static CATALOGUE: [Tool; 17] = [
         name: ToolName::Glob,
         tier: Tier::Files,
         annotations: READS,
-        description: "Find files by the shape of their path, e.g. **/*.rs or src/*.{ts,tsx}. 200 at most, by name. .git \
-                      is left out.",
+        description: "Find files by a pattern of their path, e.g. **/*.rs or src/*.{ts,tsx}. At most 200, sorted by path. \
+                      .git is skipped.",
         parameters: &[
-            required("pattern", Kind::Path, "The glob; ** stands for any number of directories."),
+            required("pattern", Kind::Path, "The glob; ** matches any number of directories."),
             optional(
                 "path",
                 Kind::Path,
@@ -273,16 +272,16 @@ static CATALOGUE: [Tool; 17] = [
         name: ToolName::Bash,
         tier: Tier::Commands,
         annotations: CHANGES,
-        description: "Run a command in a shell (bash, or sh where there is no bash) and wait for its end. Nothing is kept \
-                      between two calls: cd and variables are forgotten. Long output is cut in the middle. When the \
-                      time is over the command and all it has started are killed.",
+        description: "Run a command in a shell (bash, or sh if there is no bash) and wait for its end. State such as cd \
+                      and variables is not kept between calls. Long output is cut in the middle. At the timeout the \
+                      command and all processes that it has started are killed.",
         parameters: &[
             required("command", Kind::Path, "The command line or script."),
             CWD,
             optional(
                 "timeout_ms",
                 up_to(TOOL_TIMEOUT_MAX.as_millis() as u64),
-                "How long it may take. Default 120000.",
+                "Timeout in milliseconds. Default 120000.",
             ),
         ],
     },
@@ -290,23 +289,23 @@ static CATALOGUE: [Tool; 17] = [
         name: ToolName::Git(GitVerb::Status),
         tier: Tier::Files,
         annotations: READS,
-        description: "Show the branch and what is changed, staged or untracked, in git's short form.",
+        description: "Show the branch and changed, staged and untracked files, in git's short format.",
         parameters: &[CWD],
     },
     Tool {
         name: ToolName::Git(GitVerb::Diff),
         tier: Tier::Files,
         annotations: READS,
-        description: "Show what is changed and not staged; with staged what is; with from (and to) what differs between \
+        description: "Show unstaged changes; with staged, the staged ones; with from (and to), the differences between \
                       revisions.",
         parameters: &[
             CWD,
-            optional("staged", Kind::Flag, "What git_add has staged. Default false."),
+            optional("staged", Kind::Flag, "Show staged changes instead. Default false."),
             optional("from", Kind::Word, "A revision to compare with."),
             optional(
                 "to",
                 Kind::Word,
-                "The other revision; the files as they are if left out. Needs from.",
+                "The other revision. Default: the current files. Needs from.",
             ),
             PATHS,
         ],
@@ -315,13 +314,13 @@ static CATALOGUE: [Tool; 17] = [
         name: ToolName::Git(GitVerb::Log),
         tier: Tier::Files,
         annotations: READS,
-        description: "List commits, the newest first, one a line: hash, date, author, subject.",
+        description: "List commits, newest first, one per line: hash, date, author, subject.",
         parameters: &[
             CWD,
             optional(
                 "revision",
                 Kind::Word,
-                "Where to begin, or a range such as main..HEAD. Default HEAD.",
+                "Where to start, or a range such as main..HEAD. Default HEAD.",
             ),
             optional("max_count", up_to(GIT_LOG_COMMITS_MAX), "How many commits. Default 20."),
             PATHS,
@@ -347,7 +346,7 @@ static CATALOGUE: [Tool; 17] = [
             required(
                 "paths",
                 Kind::Paths,
-                "Files or directories from cwd; [\".\"] for all that is changed in it.",
+                "Files or directories from cwd; [\".\"] for all changes in it.",
             ),
             CWD,
         ],
@@ -356,26 +355,22 @@ static CATALOGUE: [Tool; 17] = [
         name: ToolName::Git(GitVerb::Commit),
         tier: Tier::Commands,
         annotations: ADDS,
-        description: "Commit what is staged.",
+        description: "Commit the staged changes.",
         parameters: &[required("message", Kind::Path, "The commit message."), CWD],
     },
     Tool {
         name: ToolName::Git(GitVerb::Clone),
         tier: Tier::Commands,
         annotations: ADDS,
-        description: "Clone a repository into the sandbox. A sandbox has only the network that it was made with.",
+        description: "Clone a repository into the sandbox. A sandbox has only the network that it was created with.",
         parameters: &[
             required("url", Kind::Word, "The repository's URL, or a path in the sandbox."),
-            optional(
-                "path",
-                Kind::Word,
-                "The new directory; named after the repository if left out.",
-            ),
+            optional("path", Kind::Word, "The new directory. Default: named after the repository."),
             optional("branch", Kind::Word, "The branch or tag to check out."),
             optional(
                 "depth",
                 Kind::Whole { min: 1, max: u32::MAX as u64 },
-                "Only so many of the last commits.",
+                "Only this many of the most recent commits.",
             ),
             CWD,
         ],
@@ -384,7 +379,7 @@ static CATALOGUE: [Tool; 17] = [
         name: ToolName::Git(GitVerb::Fetch),
         tier: Tier::Commands,
         annotations: ADDS_ONCE,
-        description: "Fetch from a remote; no branch of yours and no file is changed.",
+        description: "Fetch from a remote, without changing your branches or files.",
         parameters: &[REMOTE, BRANCH, CWD],
     },
     Tool {
@@ -405,7 +400,7 @@ static CATALOGUE: [Tool; 17] = [
             optional(
                 "set_upstream",
                 Kind::Flag,
-                "Remember remote and branch for later. Default false.",
+                "Set remote and branch as the upstream. Default false.",
             ),
             CWD,
         ],

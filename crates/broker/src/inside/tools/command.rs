@@ -1,5 +1,5 @@
-//! Tools that are a command: an exec like any other, with its journal, its limits and a timeout that kills its tree. The
-//! answer has the head and the tail of what it said.
+//! Tools that run a command: an exec like any other, with its journal, its limits and a timeout that kills its tree.
+//! The answer has the head and the tail of the output.
 
 use std::collections::BTreeMap;
 
@@ -20,13 +20,13 @@ use sandkeep_core::{
 };
 use sandkeep_guestlink::{ExecEnd, Outcome, OutputStream};
 
-/// What a program answers that was not there, as shells have it.
+/// The exit code for a missing program, by shell convention.
 const NOT_FOUND: i32 = 127;
 
-/// A command, by any of several programs that can do it.
+/// A command, by any of several programs that provide it.
 pub struct Command {
     pub kind: Kind,
-    /// Each a program and its arguments; the first that is there is run.
+    /// Each a program and its arguments; the first that exists is run.
     pub ways: Vec<Vec<String>>,
     pub env: BTreeMap<String, String>,
     pub cwd: Option<String>,
@@ -81,7 +81,7 @@ impl Command {
     }
 }
 
-/// A command that is over.
+/// A command that has ended.
 struct Ran {
     exec_id: ExecId,
     end: ExecEnd,
@@ -107,7 +107,7 @@ impl Ran {
         Self { exec_id, end, stdout: shown(stdout), stderr: shown(stderr) }
     }
 
-    /// Whether there is no such program; its own exit code may be the same.
+    /// Whether the program is missing; its own exit code may be the same number.
     fn is_missing(&self) -> bool {
         self.end.outcome == Outcome::Exited(NOT_FOUND) && self.end.error.is_some()
     }
@@ -145,7 +145,7 @@ impl Ran {
         }
     }
 
-    /// Why it did not do what it was to. A shell that ends with another code than 0 has done so.
+    /// Why it failed. For a shell, an exit code other than 0 is not a failure of the tool.
     fn refusal(&self, kind: Kind, bounds: Bounds, place: &str) -> Option<Refusal> {
         let ended = |how: String| Some(CommandRefusal::Ended { how }.into());
         match (&self.end.outcome, &self.end.error, kind) {
@@ -176,7 +176,7 @@ impl Ran {
     }
 }
 
-/// Head and tail as text, with what was cut out said where it was.
+/// Head and tail as text, with a note where output was omitted.
 fn shown(excerpt: Excerpt) -> String {
     let Cut { bytes, omitted } = excerpt.cut();
     let Some(omitted) = omitted else { return String::from_utf8_lossy(&bytes).into_owned() };

@@ -1,4 +1,4 @@
-//! Tools that work on files: one run of the toolbox inside, which says how far it is and then its answer.
+//! Tools that operate on files: one run of the toolbox inside, which reports its progress and then its answer.
 
 use std::time::Instant;
 
@@ -43,7 +43,7 @@ async fn said(scene: &Scene, call: Call, bounds: Bounds) -> Result<Result<String
     };
     let mut run = begin(&scene.shared, &scene.handle, request).await?;
     run.answer::<()>().await?;
-    // It is the sandbox's word: bounded, and taken for no more than text.
+    // The text comes from the sandbox: bounded, and treated as plain text.
     let mut lines = Lines::of(run, TOOL_ANSWER_MAX_BYTES);
     while let Some(line) = lines.next().await? {
         match line {

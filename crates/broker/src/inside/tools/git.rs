@@ -1,4 +1,4 @@
-//! The git verbs: how the sandbox's own git is called, so that it never waits for anybody, and what its errors mean.
+//! The git tools: how the sandbox's own git is run so that it never waits for input, and what its errors mean.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use super::catalogue::{GitVerb, Tool};
 use super::command::{Command, Kind};
 use crate::error::Error;
 
-/// How many commits `git_log` answers unless asked otherwise.
+/// Default number of commits of `git_log`.
 const LOG_COMMITS_DEFAULT: u64 = 20;
-/// One line a commit.
+/// One line per commit.
 const LOG_FORMAT: &str = "--format=%h %as %an: %s%d";
 
-/// Before every verb: nothing that asks, colours, pages or runs in the background.
+/// Options before every verb: no prompts, colours, pager or background work.
 const ALWAYS: [&str; 9] = [
     "git",
     "--no-pager",
@@ -27,19 +27,19 @@ const ALWAYS: [&str; 9] = [
     "--literal-pathspecs",
 ];
 
-/// Nobody can be asked, and messages are to be understood by [`explained`].
+/// No prompts, and messages in the language that [`explained`] parses.
 const ENVIRONMENT: [(&str, &str); 7] = [
     ("GIT_TERMINAL_PROMPT", "0"),
     ("GIT_ASKPASS", "true"),
     ("GIT_EDITOR", "true"),
     ("GIT_SSH_COMMAND", "ssh -o BatchMode=yes"),
     ("GIT_MERGE_AUTOEDIT", "no"),
-    // Only where the user has configured none.
+    // Only if the user has configured none.
     ("EMAIL", "user@sandbox"),
     ("LC_ALL", "C.UTF-8"),
 ];
 
-/// All that any verb takes; which it does take is in its table.
+/// The parameters of all verbs; each verb's table says which of them it takes.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub struct Arguments {
@@ -67,14 +67,14 @@ pub fn command(tool: &'static Tool, verb: GitVerb, arguments: Arguments) -> Resu
     let mut env: BTreeMap<String, String> =
         ENVIRONMENT.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     if tool.annotations.read_only {
-        // Looking must not disturb who works beside.
+        // A read must not interfere with other processes in the repository.
         env.insert("GIT_OPTIONAL_LOCKS".to_owned(), "0".to_owned());
     }
     Ok(Command { kind: Kind::Git, ways: vec![argv.0], env, cwd: arguments.cwd })
 }
 
 impl Arguments {
-    /// Arguments that mean something only beside others.
+    /// Checks arguments that are only valid together.
     fn check(&self, tool: &'static Tool, verb: GitVerb) -> Result<(), Error> {
         let refused = |parameter: &str, problem: &str| {
             Err(Error::ToolArgument {
@@ -100,7 +100,7 @@ impl Arguments {
         }
     }
 
-    /// The verb and what follows it. Texts that could be options were refused before.
+    /// The verb and its arguments. Texts that could be taken for options were refused before.
     fn say(&self, verb: GitVerb, words: &mut Words) {
         match verb {
             GitVerb::Status => words.say(&["status", "--short", "--branch"]),
@@ -153,7 +153,7 @@ impl Arguments {
     }
 }
 
-/// A command line as it is put together.
+/// A command line under construction.
 #[derive(Default)]
 struct Words(Vec<String>);
 
@@ -178,7 +178,7 @@ impl Words {
     }
 }
 
-/// What git means by its words, for who has to do something about it.
+/// Translates git's messages into what the caller can do about them.
 pub fn explained(exit_code: i32, stdout: &str, stderr: &str, place: &str) -> Refusal {
     let says = |any: &[&str]| any.iter().any(|words| stderr.contains(words));
     let line = |any: &[&str]| {

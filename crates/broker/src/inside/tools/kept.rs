@@ -1,10 +1,10 @@
-//! Calls under a `tool_call_id`: made once, however often and by how many they are asked for at once, and answered the
-//! same for a while. What failed is not kept, so that it can be tried again.
+//! Calls with a `tool_call_id`: executed once, however many callers repeat them, and answered the same for a while.
+//! Failures are not kept, so that they can be retried.
 //!
 //! ```text
-//!   (none) ──▶ under way ──▶ kept ──▶ (none)     after five minutes, or when there are too many
+//!   (none) ──▶ in progress ──▶ kept ──▶ (none)   after five minutes, or when there are too many
 //!     ▲            │
-//!     └────────────┘ it failed: who waits is told, or tries itself
+//!     └────────────┘ failed: waiting callers get the error, or retry themselves
 //! ```
 
 use std::cmp::Reverse;
@@ -24,7 +24,7 @@ use sandkeep_core::{
 };
 use sandkeep_store::Key;
 
-/// Which call it is, and whose.
+/// The id of a call, and its owner.
 pub struct Call {
     pub id: ToolCallId,
     pub organization: String,
@@ -34,7 +34,7 @@ pub struct Call {
 
 type Answered = Option<Arc<ToolAnswer>>;
 
-/// The calls of all sandboxes that were given an id.
+/// The calls with an id, of all sandboxes.
 #[derive(Default)]
 pub(crate) struct Calls {
     book: Mutex<Book>,
@@ -43,19 +43,19 @@ pub(crate) struct Calls {
 #[derive(Default)]
 struct Book {
     entries: HashMap<Key, Entry>,
-    /// Of the answers that are kept.
+    /// Total size of the kept answers.
     bytes: usize,
 }
 
 struct Entry {
-    /// Whose it is.
+    /// Its owner.
     organization: String,
     print: [u8; 32],
     stage: Stage,
 }
 
 enum Stage {
-    /// Told when it is over; closed without a word if it failed.
+    /// Receives the answer; closed without one if the call failed.
     UnderWay(watch::Receiver<Answered>),
     Kept {
         answer: Arc<ToolAnswer>,
@@ -63,15 +63,15 @@ enum Stage {
     },
 }
 
-/// What there is under a key.
+/// The state of a key.
 enum Found {
-    /// Nothing: the caller makes the call, and says here what it came to.
+    /// Nothing: the caller executes the call, and sends the result here.
     Mine(watch::Sender<Answered>),
     UnderWay(watch::Receiver<Answered>),
     Kept(Arc<ToolAnswer>),
 }
 
-/// Answers a call that may have been made already. It goes on if this is dropped.
+/// Answers a call that may have been executed already. The call continues if this is dropped.
 pub async fn once(scene: Scene, work: Work, call: Call) -> Result<Arc<ToolAnswer>, Error> {
     let mut work = Some(work);
     loop {
@@ -91,7 +91,7 @@ pub async fn once(scene: Scene, work: Work, call: Call) -> Result<Arc<ToolAnswer
     }
 }
 
-/// Makes the call in a task of its own.
+/// Executes the call in a separate task.
 async fn make(
     scene: Scene,
     work: Work,
@@ -108,11 +108,11 @@ async fn make(
         settling.answer = done.as_ref().ok().cloned();
         done
     });
-    // A task that panicked has said so, and left nothing under its key.
+    // A task that panicked has been logged, and left nothing under its key.
     task.await.unwrap_or(Err(Error::ShuttingDown))
 }
 
-/// Says what a call came to, however it ends.
+/// Records the result of a call, however it ends.
 struct Settling<'a> {
     scene: &'a Scene,
     key: &'a Key,
@@ -132,7 +132,7 @@ impl Drop for Settling<'_> {
 }
 
 impl Calls {
-    /// A lock is held for a few looks at the book.
+    /// The lock is held for a few lookups.
     fn book(&self) -> MutexGuard<'_, Book> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -156,7 +156,7 @@ impl Calls {
         Ok(Found::Mine(tell))
     }
 
-    /// The call is over; an answer that is worth keeping takes its place.
+    /// The call has ended; its answer replaces it if it is to be kept.
     fn settle(&self, key: &Key, answer: Option<Arc<ToolAnswer>>, now: Duration) {
         let mut book = self.book();
         let Some(entry) = book.entries.remove(key) else { return };
@@ -168,7 +168,7 @@ impl Calls {
     }
 }
 
-/// The answers that are kept for one organization.
+/// The kept answers of one organization.
 #[derive(Default)]
 struct OfOne<'a> {
     bytes: usize,
@@ -190,7 +190,7 @@ impl Book {
         old.iter().for_each(|key| self.forget(key));
     }
 
-    /// The oldest go first, of the organization that has the most: a flood of one pushes out nothing of another.
+    /// Evicts the oldest answers of the organization that has the most: a flood from one evicts nothing of another.
     fn forget_too_many(&mut self) {
         if self.entries.len() <= TOOL_ANSWERS_MAX && self.bytes <= TOOL_ANSWERS_MAX_BYTES {
             return;
@@ -203,7 +203,7 @@ impl Book {
             of_one.answers.push((*at, key, size(answer)));
         }
         let mut of_each: Vec<OfOne<'_>> = of_each.into_values().collect();
-        // The oldest last, from where it is taken.
+        // Oldest last, from where they are removed.
         of_each.iter_mut().for_each(|of_one| of_one.answers.sort_by_key(|(at, ..)| Reverse(*at)));
         let mut left: usize = of_each.iter().map(|of_one| of_one.answers.len()).sum();
         let (mut bytes, mut gone) = (self.bytes, Vec::new());
@@ -232,7 +232,7 @@ mod tests {
     use crate::inside::tools::answer::ToolBlock;
 
     fn call(id: &str, print: u8) -> Call {
-        // Whose it is comes before the colon, if there is one.
+        // The test's id starts with the organization, followed by a colon, if it names one.
         let organization = id.split_once(':').map_or("acme", |(whose, _)| whose).to_owned();
         let (id, key) = (id.parse().expect("an id"), Key::new([id]));
         Call { id, organization, key, print: [print; 32] }

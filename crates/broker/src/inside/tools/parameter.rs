@@ -1,5 +1,5 @@
-//! The parameters of what a model can call: one table, from which follow both what it is told (JSON Schema) and what is
-//! checked before anything is done, so that the two cannot disagree.
+//! The parameters of tools: one table that yields both the JSON Schema for the model and the validation, so that the
+//! two cannot disagree.
 
 use serde_json::{Map, Value, json};
 
@@ -19,14 +19,14 @@ pub enum Need {
     Optional,
 }
 
-/// What a parameter may be.
+/// The type of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Any text.
     Text,
-    /// A text that is not empty and holds no NUL, such as a path.
+    /// A text that is not empty and contains no NUL, such as a path.
     Path,
-    /// A text that a program will not take for an option: not empty, no NUL, no `-` at its beginning.
+    /// A text that a program will not take for an option: not empty, no NUL, no leading `-`.
     Word,
     /// At least one path.
     Paths,
@@ -37,12 +37,12 @@ pub enum Kind {
     },
 }
 
-/// Arguments that are not what they should be.
+/// Invalid arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Misfit {
     pub parameter: String,
     pub problem: String,
-    /// The parameters that there are.
+    /// The parameters that exist.
     pub known: String,
 }
 
@@ -119,7 +119,7 @@ pub fn schema<'a>(parameters: impl Iterator<Item = &'a Parameter> + Clone) -> Ma
     ])
 }
 
-/// Whether these are the parameters, all of them and no others.
+/// Checks that the arguments match the parameters, with none missing or unknown.
 pub fn check<'a>(
     parameters: impl Iterator<Item = &'a Parameter> + Clone,
     arguments: &Map<String, Value>,
@@ -131,7 +131,7 @@ pub fn check<'a>(
     for (name, value) in arguments {
         match parameters.clone().find(|parameter| parameter.name == name) {
             None => return misfit(name, "there is no such parameter".to_owned()),
-            // Some clients send what they leave out as null.
+            // Some clients send omitted arguments as null.
             Some(Parameter { need: Need::Optional, .. }) if value.is_null() => {}
             Some(Parameter { kind, .. }) if kind.fits(value) => {}
             Some(Parameter { kind, .. }) => {

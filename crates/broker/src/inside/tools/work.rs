@@ -1,4 +1,4 @@
-//! A call that is known to be one: what is to be done for it.
+//! A validated call: what to do for it.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub struct Work {
     task: Task,
 }
 
-/// What a call is held to.
+/// The limits of a call.
 #[derive(Clone, Copy)]
 pub struct Bounds {
     pub timeout: Duration,
@@ -41,7 +41,7 @@ struct Bash {
 }
 
 impl Work {
-    /// The arguments were checked. What is left out is as good as null.
+    /// The arguments were checked. An omitted argument counts as null.
     pub fn of(
         tool: &'static Tool,
         mut arguments: Map<String, Value>,
@@ -64,7 +64,7 @@ impl Work {
                 let Bash { command, cwd, timeout_ms } = typed(tool, arguments)?;
                 let given = timeout_ms.map(Duration::from_millis);
                 let task = Task::Command(Command::in_a_shell(command, cwd));
-                // What is said of the command itself comes before what is said of the call.
+                // The timeout among the arguments takes precedence over that of the call.
                 let timeout = given.or(asked).unwrap_or(limits::BASH_TIMEOUT);
                 return Ok(Self::new(tool, timeout, task));
             }
@@ -82,12 +82,12 @@ impl Work {
         Self { tool, timeout, limits, snapshot, task }
     }
 
-    /// The same with limits of its own.
+    /// The same with other limits.
     pub fn within(self, limits: ExecLimits) -> Self {
         Self { limits, ..self }
     }
 
-    /// The same, and the files are kept or not as they are after it.
+    /// The same, followed by a snapshot if requested.
     pub fn then(self, snapshot: SnapshotAfter) -> Self {
         Self { snapshot, ..self }
     }
@@ -108,7 +108,7 @@ impl Work {
         };
         if kept {
             let (id, name) = (&scene.handle.id, tool.name.as_str());
-            // What was done is done, whether it could be kept or not.
+            // The call has succeeded even if the snapshot fails.
             match scene.broker.snapshot_after_tool(&scene.who, id, name).await {
                 Ok(made) => answer.snapshot_id = Some(made.id),
                 Err(error) => {
@@ -122,13 +122,13 @@ impl Work {
     }
 }
 
-/// What works on files changes all or nothing; a command may have done a part of it, however it ended.
+/// File tools change all or nothing; a command may have changed something, however it ended.
 fn may_have_changed(tool: &Tool, answer: &ToolAnswer) -> bool {
     let refused = tool.tier == Tier::Files && answer.is_error;
     !tool.annotations.read_only && !refused
 }
 
-/// Arguments that fit their table fit their type; where not, the problem is still the caller's to know.
+/// Arguments that match their table deserialize; if not, the caller gets the problem.
 fn typed<T: serde::de::DeserializeOwned>(tool: &Tool, arguments: Value) -> Result<T, Error> {
     serde_json::from_value(arguments).map_err(|error| Error::ToolArgument {
         tool: tool.name.as_str(),

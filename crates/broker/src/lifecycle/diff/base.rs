@@ -1,6 +1,6 @@
-//! What a sandbox was made from, as it was before anything was done in it: the layers of its template, and what the
-//! template puts above them. It is laid out once more in a draft that nobody keeps, which costs as little as
-//! making a sandbox does; so a crash leaves nothing that opening the storage does not remove.
+//! The sandbox's base: its files before anything was done in it, that is, the layers of its template and what the
+//! template adds on top. It is laid out again in a draft that is never kept, which costs as little as creating a
+//! sandbox; after a crash, opening the storage removes the draft.
 
 use crate::error::Error;
 use crate::lifecycle::volume::Stored;
@@ -18,7 +18,7 @@ pub(super) async fn view(
 ) -> Result<View, Error> {
     let base = crate::images::base(spec)?;
     let template = shared.template_of(spec)?;
-    // Named after nothing, so that it is nobody else's.
+    // A random name, so that it conflicts with no other draft.
     let name = Digest::of(SnapshotId::random().as_str().as_bytes());
     let layer = crate::images::layer_id(&name);
     let draft = volume.draft(base.layers(), &layer).await?;
@@ -28,7 +28,7 @@ pub(super) async fn view(
     Ok(view.keeping(draft))
 }
 
-/// A draft as the volume that it will never be.
+/// A draft as a volume root.
 fn root_of(draft: &LayerDraft) -> Root {
     match draft.lowers.is_empty() {
         true => Root::dir(draft.root.clone(), draft.ids),

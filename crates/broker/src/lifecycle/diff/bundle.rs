@@ -1,5 +1,5 @@
-//! A diff and the files that are new in it, as one stream. What it is made of stays until the stream is over, so a
-//! client that stops taking it is left after a while; it holds no thread meanwhile.
+//! A diff and its new files, as one stream. Its sources are kept until the stream ends, so a client that stops reading
+//! is disconnected after a while. In the meantime the stream holds no thread.
 
 use std::io;
 
@@ -16,16 +16,16 @@ use sandkeep_tree::{
     effort::CancelOnDrop,
 };
 
-/// The stream, as a tar. Dropping it ends the work.
+/// The stream, as a tar. Dropping it stops the work.
 pub struct DiffBundle {
-    /// An empty one is the end, so that a stream which was broken off is not taken for whole.
+    /// An empty piece is the end, so that a stream that breaks off is not mistaken for complete.
     pieces: mpsc::Receiver<io::Result<Bytes>>,
     over: bool,
     _unread: CancelOnDrop,
 }
 
 impl DiffBundle {
-    /// The next piece; `None` at the end. An error is the last: then the stream is not whole.
+    /// The next piece; `None` at the end. An error is the last item: then the stream is incomplete.
     pub async fn next(&mut self) -> Option<io::Result<Bytes>> {
         if self.over {
             return None;
@@ -42,7 +42,7 @@ impl DiffBundle {
 }
 
 impl Broker {
-    /// Resolves when it is known what the diff is; what goes wrong later breaks the stream.
+    /// Resolves when the diff is known; later errors break the stream off.
     pub async fn diff_bundle(
         &self,
         who: &Principal,
@@ -81,7 +81,7 @@ impl Broker {
         };
         let _ = began.send(Ok(()));
         if let Err(error) = stream(comparison, (manifest, diff, to), &sender).await {
-            // If there is no room for it, the stream has no end, which says enough.
+            // If there is no room for the error, the stream has no end marker, which says enough.
             let _ = sender.try_send(Err(io::Error::other(error)));
         }
     }
@@ -100,7 +100,7 @@ impl Broker {
     }
 }
 
-/// Reads the bundle and hands it over, piece by piece, as fast as it is taken.
+/// Reads the bundle and passes it on, piece by piece, as fast as the receiver takes it.
 async fn stream(
     comparison: &Comparison,
     (manifest, diff, to): (Vec<u8>, Diff, View),
@@ -116,7 +116,7 @@ async fn stream(
         let sending = tokio::time::timeout(limits::DIFF_STALL, sender.send(Ok(piece)));
         match work.unless_unwanted(sending).await? {
             Ok(Ok(())) if !is_end => {}
-            // That was all, or nobody takes the rest.
+            // The end of the bundle, or the receiver is gone.
             Ok(_) | Err(_) => return Ok(()),
         }
     }

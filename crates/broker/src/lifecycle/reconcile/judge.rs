@@ -1,20 +1,19 @@
-//! What to make of a sandbox that nobody supervises: a pure function of the evidence.
+//! Decides what to do with a sandbox without a supervisor: a pure function of the evidence.
 //!
 //! | row | home | verdict |
 //! |---|---|---|
-//! | `creating` | meta `ready` | it was made; go by what runs |
+//! | `creating` | meta `ready` | it was created; the runtime decides its state |
 //! | `creating`, `destroying` | anything else | remove |
-//! | any | meta `destroying` | remove: somebody asked for it |
-//! | any other | meta | keep; go by what runs, or `stopped` if nothing does after a reboot |
-//! | any other | missing | `failed`: nothing `ready` goes without a recorded destroy |
+//! | any | meta `destroying` | remove: a destroy was requested |
+//! | any other | meta | keep; the runtime decides its state, or `stopped` if nothing runs after a reboot |
+//! | any other | missing | `failed`: nothing `ready` is deleted without a recorded destroy |
 //! | unreadable | | leave alone |
 //! | none | meta `ready` | adopt |
 //! | none | meta `creating`, `destroying` | remove |
-//! | none | nothing in it | remove the home |
+//! | none | empty | remove the home |
 //! | none | unreadable | quarantine |
 //!
-//! A damaged meta beside a readable row has been [`mended`] before, so that the runtimes could
-//! read it, too.
+//! A damaged meta with a readable row has been [`mended`] before, so that the runtimes could read it, too.
 
 use std::io;
 
@@ -23,7 +22,7 @@ use sandkeep_core::{Liveness, Next, Operation, Purpose, Status, Trigger, Verb, a
 use sandkeep_home::{HomeState, Meta, Phase, Unreadable};
 use sandkeep_store::Revision;
 
-/// All that is known of one sandbox.
+/// Everything that is known of one sandbox.
 pub(super) struct Evidence {
     pub row: Option<Row>,
     pub home: HomeState,
@@ -39,9 +38,9 @@ pub(super) enum Verdict {
     Supervise(Box<Case>),
 }
 
-/// A sandbox as it was last known, and what has been found out since.
+/// A sandbox as last recorded, and what has been found since.
 pub(super) struct Case {
-    /// As it is on disk, if it is there.
+    /// As on disk, if it exists.
     pub meta: Meta,
     pub status: Status,
     pub revision: Option<Revision>,
@@ -49,7 +48,7 @@ pub(super) struct Case {
     pub copy: Copy,
 }
 
-/// Whether the metadata say what the row does of all that can change. The row decides.
+/// Whether the metadata agree with the row on everything that can change. The row is authoritative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Copy {
     Current,
@@ -57,8 +56,8 @@ pub(super) enum Copy {
 }
 
 impl Case {
-    /// How it is shown while its runtime is not offered; `None` if it is to be removed all the same.
-    /// It is not for the row: what that says holds again when the runtime is back.
+    /// The status shown while its runtime is unavailable; `None` if it is to be removed anyway. It is not written to
+    /// the row, whose content is valid again when the runtime is back.
     pub fn without_runtime(&self) -> Option<Status> {
         if matches!(self.trigger, Trigger::Begin(_)) {
             return None;
@@ -71,8 +70,8 @@ impl Case {
     }
 }
 
-/// The metadata to write in place of a damaged file; `None` if the file is not known to be
-/// damaged, only not ours to understand.
+/// The metadata to write in place of a damaged file; `None` if the file is not known to be damaged, only unintelligible
+/// to this version.
 pub(super) fn mended(record: &Record, home: &HomeState) -> Option<Meta> {
     let damaged = match home {
         HomeState::Unreadable(Unreadable::Malformed(_)) => true,
@@ -118,7 +117,7 @@ pub(super) fn judge(evidence: Evidence, boot_id: &str) -> Verdict {
     };
     let mut copy = Copy::Current;
     let (meta, trigger) = match home {
-        // The build it was for has ended with its daemon.
+        // The build that it was created for has ended with its daemon.
         HomeState::Missing | HomeState::Empty if meta.spec.purpose() == Purpose::Build => {
             (meta, Trigger::Begin(Verb::Destroy))
         }
@@ -167,7 +166,7 @@ fn without_row(home: HomeState, liveness: Liveness, boot_id: &str) -> Verdict {
     }
 }
 
-/// Only the files tell: what they do not say is whether it was last meant to run.
+/// Only the files are left, and they do not say whether it was meant to run.
 fn known_by_meta(meta: &Meta, liveness: Liveness, boot_id: &str) -> (Status, Trigger) {
     let creating = Status::creating();
     if meta.spec.purpose() == Purpose::Build {
@@ -181,8 +180,8 @@ fn known_by_meta(meta: &Meta, liveness: Liveness, boot_id: &str) -> (Status, Tri
     }
 }
 
-/// Every launch writes its boot into the metadata first, so they tell whether what ran then can
-/// still run now. What does run needs no such proof.
+/// Every launch first writes its boot id into the metadata, so they tell whether what ran then can still be running. A
+/// sandbox that does run needs no such proof.
 fn look(meta: &Meta, liveness: Liveness, boot_id: &str) -> Trigger {
     match (liveness, meta.boot_id == boot_id) {
         (Liveness::Running, _) | (Liveness::NotRunning, true) => Trigger::Found(liveness),
@@ -190,7 +189,7 @@ fn look(meta: &Meta, liveness: Liveness, boot_id: &str) -> Trigger {
     }
 }
 
-/// The status of a create that came to its end without being recorded.
+/// The status of a create that finished without being recorded.
 fn made(creating: &Status) -> Status {
     apply(creating, Trigger::Done(Operation::Create)).expect("a create is under way").0
 }

@@ -1,4 +1,4 @@
-//! How a supervisor begins with a sandbox that an earlier one left.
+//! How a supervisor starts with a sandbox that an earlier one left.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use sandkeep_core::{Next, Operation, State, Status, Trigger, with_causes};
 use sandkeep_home::Phase;
 
 impl Supervisor {
-    /// Applies what was found, finishes what was under way, and goes back inside if it runs.
+    /// Applies the findings, finishes interrupted operations, and reconnects to the guest if it runs.
     pub(super) async fn recover(
         &mut self,
         trigger: Trigger,
@@ -29,7 +29,7 @@ impl Supervisor {
                 return Ok(Fate::Gone);
             }
             Next::Carry(Operation::Stop) => self.finish_stop().await,
-            // Freezing what is frozen, or thawing what runs, changes nothing.
+            // Freezing a frozen sandbox, or thawing a running one, has no effect.
             Next::Carry(Operation::Pause) => self.finish_pause().await,
             Next::Carry(Operation::Resume) => self.finish_resume().await,
             Next::Carry(Operation::Snapshot) => self.undo_snapshot().await,
@@ -48,13 +48,13 @@ impl Supervisor {
                 unreachable!("a look at what is there neither begins anything nor ends a destroy")
             }
         };
-        // What runs has a way inside and is watched, whether or not that could be written down.
+        // A running sandbox is connected and watched, even if that could not be recorded.
         self.reenter(handle).await;
         recovered.map(|()| Fate::Lives)
     }
 
-    /// Claims the slot of an adopted sandbox anew: the registry that knew of it is lost. A slot needs a row, which is
-    /// not there yet if the sandbox cannot be reached.
+    /// Claims the slot of an adopted sandbox again, because the registry that knew it is lost. A slot needs a row,
+    /// which does not exist yet if the sandbox cannot be reached.
     pub(super) async fn reclaim_slot(&mut self, recorded: &Status) {
         let Some(slot) = self.meta.slot.clone() else { return };
         let claimed = async {
@@ -79,8 +79,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Shows what was found. Writes only what the row does not say already: most rows are right after
-    /// a restart.
+    /// Publishes the findings. Writes the row only if it differs: after a restart most rows are correct.
     async fn remember(&mut self, status: Status, next: Next) -> Result<(), Error> {
         match (next, self.revision) {
             (Next::Stay, Some(_)) => {
@@ -91,7 +90,7 @@ impl Supervisor {
         }
     }
 
-    /// What was found is true even if it cannot be written.
+    /// The findings are true even if they cannot be written.
     async fn record_or_show(&mut self, status: Status) -> Result<(), Error> {
         let recorded = self.record(status.clone()).await;
         if recorded.is_err() {

@@ -1,4 +1,4 @@
-//! What differs, as the toolbox takes it: first what goes, from within; then what comes.
+//! The differences as an archive for the toolbox: first removals, innermost first; then additions.
 
 use std::io::{self, Read};
 
@@ -13,7 +13,7 @@ use sandkeep_tree::{
 pub(super) fn of(diff: Diff, then: View) -> impl Read + Send {
     let goes = |change: &Change| match change.kind {
         ChangeKind::Deleted => true,
-        // A file is replaced in one step; nothing else can be.
+        // A file is replaced atomically; nothing else can be.
         ChangeKind::Modified => {
             let is_file = |facts: &Option<sandkeep_tree::diff::Facts>| {
                 facts.as_ref().is_some_and(|facts| facts.kind == FileKind::File)
@@ -43,7 +43,7 @@ fn is_directory(change: &Change) -> bool {
     change.before.as_ref().is_some_and(|facts| facts.kind == FileKind::Directory)
 }
 
-/// Whether all that comes is little enough to be brought at once.
+/// Checks that the added data is small enough for one transfer.
 pub(super) fn check_size(diff: &Diff) -> io::Result<()> {
     let brought = |change: &&Change| !matches!(change.kind, ChangeKind::Deleted | ChangeKind::Mode);
     let sizes = diff.changes.iter().filter(brought).filter_map(|change| change.after.as_ref());

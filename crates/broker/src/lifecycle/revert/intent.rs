@@ -1,4 +1,4 @@
-//! That files are being brought back, written down before any of them is touched.
+//! The intent of a revert, written before any file is touched.
 
 use std::sync::Arc;
 
@@ -21,13 +21,13 @@ const REVERTS: &str = "reverts";
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Intent {
     snapshot: SnapshotId,
-    /// Their bytes: not every path is a text.
+    /// As bytes, because a path need not be UTF-8.
     paths: Vec<Vec<u8>>,
     hidden: Vec<Vec<u8>>,
-    /// The sandbox was stopped before, and is to be so again.
+    /// The sandbox was stopped before, and is to be stopped again.
     #[serde(default)]
     woken: bool,
-    /// How many daemons have begun with it.
+    /// How many daemons have started it.
     #[serde(default)]
     attempts: u32,
 }
@@ -44,7 +44,7 @@ impl Intent {
         }
     }
 
-    /// There is one of a sandbox at a time: only its supervisor writes it.
+    /// A sandbox has at most one: only its supervisor writes it.
     pub async fn write(&self, store: &dyn StateStore, id: &SandboxId) -> Result<(), StoreError> {
         let value = serde_json::to_vec(self).expect("an intent holds only texts and numbers");
         rows::replace(store, &key(id), value).await.map(|_| ())
@@ -55,7 +55,7 @@ impl Intent {
     }
 
     fn request(&self) -> RevertRequest {
-        // The root is what an empty path means.
+        // An empty path is the root.
         let paths = |all: &[Vec<u8>]| {
             let read = |bytes: &Vec<u8>| match bytes.is_empty() {
                 true => Some(TreePath::default()),
@@ -78,7 +78,7 @@ fn key(id: &SandboxId) -> Key {
     Key::new([REVERTS, id.as_str()])
 }
 
-/// Finishes what an earlier daemon has begun. Its sandboxes are supervised by now.
+/// Finishes the reverts of an earlier daemon. Their sandboxes are supervised by now.
 pub async fn finish_all(shared: &Arc<Shared>) -> Result<(), Error> {
     let rows = shared.registry.rows().await?;
     let elsewhere = |id: &SandboxId| rows.iter().any(|(of, row)| of == id && row.is_elsewhere());
@@ -101,7 +101,7 @@ pub async fn finish_all(shared: &Arc<Shared>) -> Result<(), Error> {
         tasks.spawn(async move {
             match done.await {
                 Ok(Ok(_)) => info!(%id, "finished to bring files back"),
-                // The daemon ends; the next one tries again.
+                // The daemon shuts down; the next one tries again.
                 Ok(Err(Error::ShuttingDown)) | Err(_) => {}
                 Ok(Err(error)) => {
                     warn!(%id, %error, "cannot finish to bring files back; ask for it again");

@@ -1,5 +1,4 @@
-//! The snapshots of one sandbox, for whoever wants to know of them without asking its supervisor, which is the
-//! only one to change them.
+//! The snapshots of one sandbox, readable without asking its supervisor, which alone changes them.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,21 +11,21 @@ use sandkeep_core::{SnapshotId, SnapshotName};
 #[derive(Default)]
 pub struct SnapshotIndex {
     inner: Mutex<Inner>,
-    /// Held by whoever reads a snapshot's files; alone by whoever removes some. A storage that copies would
-    /// otherwise take what is left of a snapshot for all of it.
+    /// Held shared to read a snapshot's files, and exclusively to remove them. Otherwise a storage that copies would
+    /// mistake a partially removed snapshot for a complete one.
     reading: RwLock<()>,
 }
 
 #[derive(Default)]
 struct Inner {
-    /// The oldest first.
+    /// Oldest first.
     records: Vec<Arc<Record>>,
-    /// Those that the storage may have and nobody's record names, on purpose.
+    /// Snapshots that the storage may have without a record, intentionally.
     unrecorded: BTreeSet<SnapshotId>,
 }
 
 impl SnapshotIndex {
-    /// Held for a look or one change; nothing panics meanwhile.
+    /// The lock is held for one read or change; no code panics meanwhile.
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -55,23 +54,23 @@ impl SnapshotIndex {
         self.inner().records.iter().find(|record| record.id == *id).cloned()
     }
 
-    /// How many there are that never give way.
+    /// The number of snapshots that are never pruned.
     pub fn count_asked(&self) -> usize {
         let stays = |record: &&Arc<Record>| record.kind.is_counted() && !record.kind.is_pruned();
         self.inner().records.iter().filter(stays).count()
     }
 
-    /// The place of the next one.
+    /// The position of the next one.
     pub fn next_place(&self) -> u64 {
         self.inner().records.last().map_or(0, |last| last.place.saturating_add(1))
     }
 
-    /// The oldest of those that give way to later ones.
+    /// The oldest of those that may be pruned.
     pub fn oldest_pruned(&self) -> Option<Arc<Record>> {
         self.inner().records.iter().find(|record| record.kind.is_pruned()).cloned()
     }
 
-    /// Whether anybody wants a snapshot that the storage has.
+    /// Whether a snapshot in the storage is still needed.
     pub fn knows(&self, id: &SnapshotId) -> bool {
         let inner = self.inner();
         inner.unrecorded.contains(id) || inner.records.iter().any(|record| record.id == *id)
@@ -82,7 +81,7 @@ impl SnapshotIndex {
         self.inner().unrecorded.insert(id.clone());
     }
 
-    /// Nobody wants it any more.
+    /// It is no longer needed.
     pub fn forget(&self, id: &SnapshotId) {
         let mut inner = self.inner();
         inner.unrecorded.remove(id);
@@ -101,12 +100,12 @@ impl SnapshotIndex {
         self.inner().records = records.into_iter().map(Arc::new).collect();
     }
 
-    /// Keeps every snapshot's files until it is dropped. Whoever holds it must not wait for the supervisor.
+    /// Keeps every snapshot's files until it is dropped. The holder must not wait for the supervisor.
     pub async fn reading(&self) -> RwLockReadGuard<'_, ()> {
         self.reading.read().await
     }
 
-    /// Waits for those who read, and keeps others from beginning.
+    /// Waits for readers, and keeps new ones from starting.
     pub async fn removing(&self) -> RwLockWriteGuard<'_, ()> {
         self.reading.write().await
     }

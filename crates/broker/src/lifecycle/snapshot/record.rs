@@ -1,5 +1,5 @@
-//! What is written down of a snapshot: one row, `snapshots/<sandbox>/<snapshot>`. A snapshot is there when its
-//! row is. A copy of all of a sandbox's rows lies in its home, for the day when the registry is lost.
+//! The record of a snapshot: one row, `snapshots/<sandbox>/<snapshot>`. A snapshot exists when its row does. A copy of
+//! all of a sandbox's rows is kept in its home, in case the registry is lost.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ pub struct Record {
     pub kind: SnapshotKind,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// Its place among those of its sandbox. Not by time: clocks are set.
+    /// Its position among those of its sandbox. Not a time, because clocks can be changed.
     pub place: u64,
     pub created_at: jiff::Timestamp,
-    /// What the storage said when it was made.
+    /// The size that the storage reported when it was taken.
     pub bytes: u64,
 }
 
-/// All of a record but what is known only once it is made.
+/// A record without the values that are known only afterwards.
 pub struct Content {
     pub id: SnapshotId,
     pub name: SnapshotName,
@@ -86,7 +86,7 @@ impl Records {
         Self { store }
     }
 
-    /// Writes a row. Only the sandbox's supervisor does.
+    /// Writes a row. Only the sandbox's supervisor calls this.
     pub async fn put(&self, sandbox: &SandboxId, record: &Record) -> Result<(), StoreError> {
         let value = serde_json::to_vec(record).expect("a record holds only strings and numbers");
         rows::put(&*self.store, &key(sandbox, &record.id), value, None).await.map(|_| ())
@@ -111,7 +111,7 @@ impl Records {
         Ok(())
     }
 
-    /// All rows of a sandbox. One that cannot be read names nothing.
+    /// All rows of a sandbox. An unreadable row is ignored.
     pub async fn of(&self, sandbox: &SandboxId) -> Result<Vec<Record>, StoreError> {
         let listing = self.store.list(&Prefix::new([SNAPSHOTS, sandbox.as_str()])).await?;
         let records = listing.entries.iter().filter_map(|entry| read(&entry.value));
@@ -128,7 +128,7 @@ impl Records {
     }
 }
 
-/// All that are recorded in the registry at `path`, for somebody who only looks; none if there is no registry.
+/// All snapshots recorded in the registry at `path`, for a read-only caller; none if there is no registry.
 pub fn recorded(path: &Path) -> Result<Vec<(SandboxId, SnapshotId)>, StoreError> {
     if !path.exists() {
         return Ok(Vec::new());
@@ -137,7 +137,7 @@ pub fn recorded(path: &Path) -> Result<Vec<(SandboxId, SnapshotId)>, StoreError>
     Ok(listing.entries.iter().filter_map(|entry| ids(&entry.key)).collect())
 }
 
-/// What a row's key names.
+/// The ids in a row's key.
 fn ids(key: &Key) -> Option<(SandboxId, SnapshotId)> {
     let segments = key.segments();
     let [_, sandbox, snapshot] = segments.as_slice() else { return None };
@@ -158,7 +158,7 @@ pub fn copy(records: &[Arc<Record>]) -> Vec<u8> {
     serde_json::to_vec(&records).expect("a record holds only strings and numbers")
 }
 
-/// What a copy says; nothing if it cannot be read.
+/// The records in a copy; none if it is unreadable.
 pub fn from_copy(content: &[u8]) -> Vec<Record> {
     serde_json::from_slice(content).unwrap_or_default()
 }

@@ -1,13 +1,13 @@
-//! What an earlier daemon left of snapshots: records and the storage's are brought together.
+//! Matches the records and the storage's snapshots that an earlier daemon left.
 //!
 //! | record | storage | |
 //! |---|---|---|
 //! | yes | yes | kept |
-//! | yes | no | the record goes, with a warning |
-//! | no | yes | the snapshot goes: nobody was told of it |
+//! | yes | no | the record is removed, with a warning |
+//! | no | yes | the snapshot is removed: its caller never got an answer |
 //!
-//! Of a sandbox that is adopted without its row the rows of its snapshots are lost as well; then the copy in its
-//! home counts, and what only the storage has is kept under its id.
+//! If a sandbox is adopted without its row, the rows of its snapshots are lost as well. Then the copy in its home
+//! applies, and snapshots that only the storage has are kept under their ids.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::lifecycle::supervisor::Supervisor;
 use crate::shared::Shared;
 use sandkeep_core::{SandboxId, SnapshotId};
 
-/// What the storage has, as far as it can say.
+/// The storage's snapshots, as far as it can list them.
 pub struct InStorage(Option<BTreeSet<(SandboxId, SnapshotId)>>);
 
 impl InStorage {
@@ -45,7 +45,7 @@ impl InStorage {
 }
 
 impl Supervisor {
-    /// Takes up the snapshots of a sandbox that an earlier daemon left.
+    /// Restores the snapshots of a sandbox that an earlier daemon left.
     pub(crate) async fn restore_snapshots(&mut self, found: &InStorage) -> Result<(), Error> {
         let id = self.id().clone();
         let mut records = self.shared.snapshots.of(&id).await?;
@@ -91,8 +91,7 @@ impl Supervisor {
     }
 }
 
-/// Removes the snapshots that no record names, of sandboxes that are supervised: of others it is not known
-/// what they have.
+/// Removes snapshots without a record, of supervised sandboxes only: for others it is not known what they have.
 pub async fn sweep(shared: &Arc<Shared>) -> Result<(), Error> {
     if !shared.storage.capabilities().snapshots {
         return Ok(());
@@ -103,7 +102,7 @@ pub async fn sweep(shared: &Arc<Shared>) -> Result<(), Error> {
             continue;
         }
         info!(id = %sandbox, snapshot = %id, "removing a snapshot that nobody has recorded");
-        // A full queue has enough to do, and a sandbox that goes takes its snapshots with it.
+        // If the queue is full, this is retried later; a sandbox that is removed takes its snapshots with it.
         if let Ok(deleted) = handle.enqueue(|reply| Command::DeleteSnapshot(id, reply))
             && let Ok(Err(error)) = deleted.await
         {
@@ -113,10 +112,10 @@ pub async fn sweep(shared: &Arc<Shared>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes the rows of sandboxes that are gone. Before anybody can make one.
+/// Removes the rows of sandboxes that are gone. Runs before any new sandbox can be created.
 pub async fn sweep_rows(shared: &Arc<Shared>) -> Result<(), Error> {
     let recorded = shared.snapshots.sandboxes().await?;
-    // Only now, so that it has all of those: a row is there before any snapshot is.
+    // Listed last, so that it includes all their sandboxes: a row exists before any snapshot does.
     let rows = shared.registry.ids().await?;
     for sandbox in recorded {
         if !shared.knows(&sandbox) && !rows.contains(&sandbox) {

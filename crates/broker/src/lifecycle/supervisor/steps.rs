@@ -1,4 +1,4 @@
-//! Steps that several verbs share.
+//! Steps shared by several verbs.
 
 use std::io;
 
@@ -13,13 +13,13 @@ use sandkeep_runtime::{Plan, PlannedFiles, StoredFiles};
 use sandkeep_tree::Root;
 
 impl Supervisor {
-    /// Writes down what a later daemon must know of a launch, before the launch.
+    /// Records what a later daemon must know of a launch, before the launch.
     pub(crate) async fn prepare_launch(&mut self) -> Result<(), Error> {
         self.renew_meta().await?;
         self.expect_start_up().await
     }
 
-    /// Launches a sandbox that was made before.
+    /// Launches a sandbox that already exists.
     pub(crate) async fn launch(&mut self, root: Option<Root>) -> Result<(), Error> {
         let plan = self.plan(self.shared.template_of(&self.meta.spec)?.as_ref(), root);
         self.runtime.create(&plan).await?;
@@ -29,9 +29,9 @@ impl Supervisor {
         self.enter().await.map(|_| ())
     }
 
-    /// The metadata must be there, on disk, and name this boot before anything is launched: otherwise
-    /// a daemon that starts after a crash would take what runs for the remains of an earlier boot.
-    /// The file itself is asked, because an earlier start may have failed before it was written.
+    /// The metadata must be on disk and name this boot before anything is launched. Otherwise a daemon that starts
+    /// after a crash would take the running sandbox for the remains of an earlier boot. The file itself is read,
+    /// because an earlier start may have failed before it was written.
     async fn renew_meta(&mut self) -> Result<(), Error> {
         self.meta_mut().phase = Phase::Ready;
         let (home, meta) = (self.home.clone(), self.meta.clone());
@@ -39,7 +39,7 @@ impl Supervisor {
             HomeState::Known(found)
                 if found.boot_id == meta.boot_id && found.phase == meta.phase =>
             {
-                // The row has the rest; it need not be on disk for this.
+                // The row has the rest, so this need not be synced.
                 home.write(&meta)
             }
             HomeState::Known(_)
@@ -67,13 +67,13 @@ impl Supervisor {
         }
     }
 
-    /// Writes `meta.json` as it is now.
+    /// Writes the current `meta.json`.
     pub(crate) async fn write_meta(&self) -> Result<(), Error> {
         let (home, meta) = (self.home.clone(), self.meta.clone());
         self.shared.blocking(move |_| home.create(&meta)).await
     }
 
-    /// Puts `meta.json` on disk for good; see [`Home`]'s module for why nobody waits for it.
+    /// Syncs `meta.json` to disk; see [`Home`]'s module for why nothing waits for it.
     pub(crate) async fn sync_meta(&self) {
         let home = self.home.clone();
         if let Err(error) = self.shared.blocking(move |_| home.sync()).await {
@@ -81,12 +81,12 @@ impl Supervisor {
         }
     }
 
-    /// Brings the metadata in line with the row. It is the second copy: what it lacks after a crash,
-    /// reconcile takes from the row.
+    /// Updates the metadata from the row. They are a second copy: what is missing after a crash, reconcile takes from
+    /// the row.
     pub(crate) async fn rewrite_meta(&self) {
         let (home, meta) = (self.home.clone(), self.meta.clone());
         let write = move |_: &DataDir| match home.write(&meta) {
-            // There is no home to keep it in.
+            // There is no home to store it in.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             written => written,
         };

@@ -1,8 +1,9 @@
-//! The events of a sandbox: each outcome is told once, whichever daemon records it.
+//! The events of a sandbox: each outcome is published once, whichever daemon records it.
 //!
-//! A change of state is told where it is published, after its row was written. A daemon that finds a sandbox compares
-//! its row with what the timeline says was told, and tells the difference. The end of a sandbox is told before its row
-//! goes, because nothing would be left to compare: whoever finds the row looks for that event in the log.
+//! A change of state is published after its row was written. A daemon that adopts a sandbox compares its row with what
+//! the timeline says was published, and publishes the difference. The end of a sandbox is published before its row is
+//! removed, because afterwards nothing would be left to compare: a daemon that finds the row looks for that event in
+//! the log.
 
 use std::collections::BTreeMap;
 
@@ -16,17 +17,17 @@ use sandkeep_core::event::{EventKind, SnapshotMade, Subject};
 use sandkeep_core::{Operation, Purpose, Reason, State, Status};
 use sandkeep_home::Meta;
 
-/// What those who follow the events know of a sandbox.
+/// What subscribers know of a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
-    /// It is not known yet, or they know of its end: nothing is told.
+    /// Unknown so far, or they know of its end: nothing is published.
     Hushed,
-    /// They have not heard of it.
+    /// They know nothing of it.
     Nothing,
     State(State),
 }
 
-/// Whom the events of a sandbox are about; `None` for one that is there for a build, of which nobody is told.
+/// The subject of a sandbox's events; `None` for a build sandbox, whose events are not published.
 pub(crate) fn subject(meta: &Meta) -> Option<Subject> {
     match meta.spec.purpose() {
         Purpose::Use => Some(Subject { owner: meta.owner.clone(), sandbox: Some(meta.id.clone()) }),
@@ -88,7 +89,7 @@ impl Supervisor {
         self.told = Told::State(after.state());
     }
 
-    /// Tells that all of it is gone but its row.
+    /// Publishes that everything but its row is gone.
     pub(crate) fn tell_destroyed(&mut self) {
         if let Told::State(_) = self.told {
             let reason = self.status().reason().map(ToString::to_string);
@@ -108,8 +109,8 @@ impl Supervisor {
         });
     }
 
-    /// Finds out what an earlier daemon has told of this sandbox. What it did not live to tell of a snapshot is told
-    /// now, and of a state with the next [`Self::publish`].
+    /// Finds out what an earlier daemon has published about this sandbox. A missing snapshot event is published now, a
+    /// missing state with the next [`Self::publish`].
     pub(crate) async fn restore_told(&mut self, recorded: &Status, revisited: &Revisited) {
         let past = timeline::past(&self.shared, self.id()).await.unwrap_or_else(|error| {
             warn!(id = %self.id(), %error, "cannot read the timeline of a sandbox");
@@ -121,7 +122,7 @@ impl Supervisor {
             _ if revisited.destroyed.contains(self.id()) => Told::Hushed,
             Some(state) => Told::State(state),
             None if was_never_made(recorded) => Told::Nothing,
-            // The timeline has forgotten it, or is gone with the home.
+            // The timeline was truncated, or is gone with the home.
             None if home_is_gone || !past.events.is_empty() => Told::State(recorded.state()),
             None => Told::Nothing,
         };

@@ -1,5 +1,5 @@
-//! What every directory promises, as one suite that every directory runs. A check gets the directories of several nodes
-//! that share one truth, and answers with the promise that was broken. `broken` shows that the suite can fail.
+//! The conformance suite of directories, run on every implementation. A check gets the directories of several nodes
+//! that share one store, and returns the promise that was broken. `broken` shows that the suite can fail.
 
 mod broken;
 mod named;
@@ -18,7 +18,7 @@ use sandkeep_core::promises::{Failure, Verdict, Violation, checks};
 use sandkeep_core::{Owner, SandboxId, SlotName};
 use sandkeep_store::{Revision, StateStore};
 
-/// Makes the directory of a node on a store.
+/// Creates the directory of a node on a store.
 type Factory = Arc<dyn Fn(Arc<dyn StateStore>, &str) -> Arc<dyn Directory> + Send + Sync>;
 
 type Check = fn(Factory) -> BoxFuture<'static, Verdict>;
@@ -41,10 +41,10 @@ const CHECKS: &[(&str, Check)] = checks![
     seeded::nodes_that_stall_and_crash_keep_slots_keys_and_quotas,
 ];
 
-/// A check that takes longer than this hangs.
+/// A check that takes longer than this counts as hanging.
 const HANGS_AFTER: Duration = Duration::from_secs(240);
 
-/// Runs every check; the first broken promise ends it.
+/// Runs every check; stops at the first broken promise.
 async fn run(factory: Factory) -> Result<(), Violation> {
     for (promise, check) in CHECKS {
         let verdict = tokio::time::timeout(HANGS_AFTER, check(Arc::clone(&factory))).await;
@@ -62,7 +62,7 @@ fn slot(name: &str) -> SlotName {
     name.parse().expect("a slot")
 }
 
-/// A row of the local owner's, which takes one sandbox of the quota.
+/// A row of the local owner's, which uses one sandbox of the quota.
 async fn put(
     directory: &dyn Directory,
     id: &SandboxId,

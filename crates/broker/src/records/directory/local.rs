@@ -1,4 +1,4 @@
-//! The directory on a store with revisions: on one machine, the store that keeps all else, too.
+//! The directory on a store with revisions: on one machine, the same store that holds everything else.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,24 +22,24 @@ pub(super) const REQUESTS: &str = "idempotency";
 const ROWS: &str = "sandboxes";
 const API_KEYS: &str = "keys";
 
-/// Nobody gives up the only node there is.
+/// A single node is never given up.
 const FIRST_EPOCH: u64 = 1;
 
 pub struct LocalDirectory {
     store: Arc<dyn StateStore>,
     node: Node,
-    /// Tells what this process wrote from what an earlier one of the same node did.
+    /// Distinguishes this process's writes from those of an earlier process of the same node.
     writer: String,
 }
 
 impl LocalDirectory {
-    /// For the node of this name.
+    /// For the node with this name.
     pub fn new(store: Arc<dyn StateStore>, node: &str) -> Self {
         let node = Node { node: node.to_owned(), epoch: FIRST_EPOCH };
         Self { store, node, writer: SandboxId::random().as_str().to_owned() }
     }
 
-    /// A row as it is written.
+    /// The stored form of a row.
     fn encode(&self, row: NewRow<'_>) -> (Key, Vec<u8>) {
         let NewRow { owner, id, phase, slot, names, share, record } = row;
         let (at, writer) = (self.node.clone(), self.writer.clone());
@@ -100,7 +100,7 @@ impl LocalDirectory {
         }
     }
 
-    /// Whoever was faster has decided.
+    /// If another write was faster, it has decided.
     async fn remove(&self, key: &Key, revision: Revision) -> Result<(), DirectoryError> {
         match self.store.delete(key, revision).await {
             Ok(_) | Err(StoreError::Conflict { .. }) => Ok(()),
@@ -109,7 +109,7 @@ impl LocalDirectory {
     }
 }
 
-/// Rows lie by owner, so that those of one are listed without the others'.
+/// Rows are keyed by owner first, so that one owner's can be listed without the others'.
 fn row_key(owner: &Owner, id: &SandboxId) -> Key {
     let Owner { organization, user, project } = owner;
     Key::new([ROWS, organization, user, project, id.as_str()])
@@ -133,7 +133,7 @@ fn placement(value: &[u8]) -> Option<Placement> {
     serde_json::from_slice::<Row>(value).ok().map(|row| row.placement)
 }
 
-/// A key that names no sandbox is none of ours.
+/// A key without a valid sandbox id is not ours.
 fn found(entry: Entry) -> Option<FoundRow> {
     let segments = entry.key.segments();
     let (id, owner) = match segments.as_slice() {
@@ -148,12 +148,12 @@ fn found(entry: Entry) -> Option<FoundRow> {
     Some(FoundRow { id: id.parse().ok()?, owner, revision, placement: placement(&value), value })
 }
 
-/// All rows under this key, for somebody who only looks at a file.
+/// The prefix of all rows, for a read-only look at a file.
 pub(crate) fn rows_prefix() -> Prefix {
     Prefix::new([ROWS])
 }
 
-/// The sandbox that an entry is of.
+/// The sandbox of an entry.
 pub(crate) fn row_id(entry: Entry) -> Option<SandboxId> {
     found(entry).map(|row| row.id)
 }
@@ -166,7 +166,7 @@ struct Holder {
     at: Option<Node>,
 }
 
-/// Earlier versions wrote nothing but the id.
+/// Earlier versions wrote only the id.
 fn holder(value: &[u8]) -> Option<Holder> {
     let text = std::str::from_utf8(value).ok()?;
     let bare = || text.parse().ok().map(|id| Holder { id, at: None });
@@ -181,8 +181,8 @@ fn api_key_key(id: &KeyId) -> Key {
     Key::new([API_KEYS, id.as_str()])
 }
 
-/// Those that are too many, of requests of which the newest comes first: the oldest of whichever organization has the
-/// most, so that nobody's go for the sake of another who has more.
+/// The requests beyond the maximum, of a list with the newest first: always the oldest of the organization that has the
+/// most, so that none loses entries because of a larger one.
 fn beyond<T>(requests: Vec<(Key, T)>, max: usize) -> Vec<(Key, T)> {
     let mut of_each: HashMap<String, usize> = HashMap::new();
     let placed = |(key, rest): (Key, T)| {
@@ -219,7 +219,7 @@ impl Directory for LocalDirectory {
                 other => return Ok(other?),
             }
             match self.store.get(&key).await? {
-                // An earlier write of our own, whose answer was lost.
+                // Our own earlier write, whose answer was lost.
                 Some(entry) if self.wrote(&entry) => known = Some(entry.revision),
                 Some(_) | None => return Err(DirectoryError::Fenced { what }),
             }
@@ -282,7 +282,7 @@ impl Directory for LocalDirectory {
                 changes.recv().await.transpose()?;
                 Ok(())
             }
-            // So much has changed that nobody remembers what.
+            // The history was compacted: there were many changes.
             Err(StoreError::Compacted { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -436,7 +436,7 @@ impl Directory for LocalDirectory {
             let Some(entry) = self.store.get(&key).await? else { return Ok(false) };
             match self.store.delete(&key, entry.revision).await {
                 Ok(_) => return Ok(true),
-                // Somebody else removed it meanwhile: then the next look finds nothing.
+                // It was removed concurrently: the next read finds nothing.
                 Err(StoreError::Conflict { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -455,7 +455,7 @@ mod tests {
         };
         let all = || {
             let flood = (0..10).map(|n| request("flood", n));
-            // The oldest of all is another's.
+            // The oldest of all belongs to another organization.
             flood.chain([request("other", 10), request("other", 11)]).collect()
         };
         let gone = |max| beyond(all(), max).into_iter().map(|(_, n)| n).collect::<Vec<u32>>();

@@ -1,4 +1,5 @@
-//! What a verified token says: whether it is meant for us and now, who it is, and what it may do.
+//! The claims of a verified token: whether it is meant for us and currently valid, whom it identifies, and what it
+//! permits.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -8,10 +9,10 @@ use crate::auth::key_ring::name_problem;
 use crate::auth::{AuthError, with_implied};
 use sandkeep_core::{Principal, Scope, Scopes, limits::TOKEN_LEEWAY};
 
-/// Before the name of a scope of ours, among those of others.
+/// Prefix of our own scopes among those of other services.
 const SCOPE_PREFIX: &str = "sandkeep:";
 
-/// The principal that verified claims speak of.
+/// The principal that verified claims identify.
 pub fn principal(
     claims: &Value,
     config: &OidcConfig,
@@ -43,7 +44,7 @@ fn check_purpose(claims: &Value, config: &OidcConfig) -> Result<(), AuthError> {
 
 fn check_times(claims: &Value, now: Timestamp) -> Result<(), AuthError> {
     let (now, leeway) = (now.as_second() as f64, TOKEN_LEEWAY.as_secs_f64());
-    // Numbers of seconds, which may have a fraction.
+    // NumericDate values: seconds, possibly with a fraction.
     match &claims["exp"] {
         Value::Number(end) if end.as_f64().is_some_and(|end| now < end + leeway) => {}
         Value::Number(_) => return Err(AuthError::refused("the token has expired")),
@@ -56,15 +57,14 @@ fn check_times(claims: &Value, now: Timestamp) -> Result<(), AuthError> {
     }
 }
 
-/// A claim by its name, or by the names on the way to it. The whole name comes first: it may be a
-/// URL, which has dots of its own.
+/// Finds a claim by name or dotted path. The whole name is tried first: it may be a URL, which has dots of its own.
 fn find<'a>(claims: &'a Value, claim: &str) -> Option<&'a Value> {
     let found = claims.get(claim).or_else(|| claim.split('.').try_fold(claims, |at, n| at.get(n)));
     found.filter(|value| !value.is_null())
 }
 
-/// A claim that names one thing: as a string, as a list of one, or, as Keycloak tells organizations, as
-/// an object with one field.
+/// A claim with a single name: a string, a list of one, or an object with one field, which is how Keycloak represents
+/// organizations.
 fn name(claims: &Value, claim: &str) -> Result<String, AuthError> {
     let refused =
         |problem: &str| AuthError::refused(format!("the token's claim {claim} {problem}"));
@@ -86,7 +86,7 @@ fn name(claims: &Value, claim: &str) -> Result<String, AuthError> {
     }
 }
 
-/// The strings of a claim that is one, or a list of them.
+/// The strings of a claim that is a string or a list of strings.
 fn strings(value: &Value) -> impl Iterator<Item = &str> {
     let list = value.as_array().map(Vec::as_slice).unwrap_or_default();
     value.as_str().into_iter().chain(list.iter().filter_map(Value::as_str))
@@ -134,7 +134,7 @@ mod tests {
         principal(claims, config, now)
     }
 
-    /// A good token with one claim changed; `null` takes it away.
+    /// A valid token with one claim changed; `null` removes the claim.
     fn with(claim: &str, value: Value) -> Value {
         let mut claims = good();
         claims[claim] = value;

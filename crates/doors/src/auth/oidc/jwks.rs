@@ -1,5 +1,5 @@
-//! The keys of an issuer (RFC 7517). Keys of other kinds and for other uses are left out: an issuer may
-//! have them for others.
+//! An issuer's key set (RFC 7517). Keys of other types and for other uses are ignored: an issuer may publish them for
+//! other services.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -44,7 +44,7 @@ impl KeySet {
         if keys.is_empty() { Err(InvalidKeySet::Empty) } else { Ok(Self { keys }) }
     }
 
-    /// The keys that may have signed a token: the one it names, or any if it names none.
+    /// The keys that may have signed a token: the key that the token names, or every key if it names none.
     pub fn candidates(
         &self,
         algorithm: Algorithm,
@@ -58,7 +58,7 @@ impl KeySet {
     }
 }
 
-/// A key for one of the two algorithms, by its kind.
+/// A key for one of the two algorithms, chosen by key type.
 fn read(jwk: Jwk) -> Option<(Option<String>, Algorithm, DecodingKey)> {
     if jwk.common.public_key_use.is_some_and(|purpose| purpose != PublicKeyUse::Signature) {
         return None;
@@ -66,7 +66,7 @@ fn read(jwk: Jwk) -> Option<(Option<String>, Algorithm, DecodingKey)> {
     let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).ok();
     let (algorithm, key) = match &jwk.algorithm {
         AlgorithmParameters::RSA(rsa) => {
-            // ring takes no leading zeros, which some issuers send.
+            // ring rejects leading zeros, which some issuers send.
             let (n, e) = (unpadded(decode(&rsa.n)?), unpadded(decode(&rsa.e)?));
             (Algorithm::RS256, DecodingKey::from_rsa_raw_components(&n, &e))
         }

@@ -1,4 +1,4 @@
-//! A signed token in its compact form (RFC 7515), and the checking of its signature by ring.
+//! A signed token in compact form (RFC 7515). ring verifies the signature.
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{Error, ErrorKind};
@@ -20,14 +20,14 @@ static RING: CryptoProvider = CryptoProvider {
     key_utils: KeyUtils::new_unimplemented(),
 };
 
-/// Chooses ring for the whole process. No token can be verified before.
+/// Selects ring for the whole process. No token can be verified before this is called.
 pub fn provide() {
-    // An error says that it was chosen already.
+    // An error means that a provider was already selected.
     let _ = RING.install_default();
 }
 
-/// The algorithms that are accepted. A key is for one of them by its kind, so a token cannot have an
-/// RSA key read as the secret of something symmetric.
+/// The accepted algorithms. The key's type decides which one applies, so a token cannot have an RSA key used as a
+/// symmetric secret.
 fn verifier(algorithm: &Algorithm, key: &DecodingKey) -> Result<Box<dyn JwtVerifier>, Error> {
     match (algorithm, key.family()) {
         (Algorithm::RS256, AlgorithmFamily::Rsa) | (Algorithm::ES256, AlgorithmFamily::Ec) => {
@@ -63,7 +63,7 @@ impl Verifier<Vec<u8>> for Key {
     }
 }
 
-/// A token whose signature nobody has looked at yet: of its payload nothing can be had.
+/// A token whose signature has not been verified yet. Its payload is not accessible.
 pub struct Token<'a> {
     text: &'a str,
     header: Header,
@@ -73,7 +73,7 @@ impl<'a> Token<'a> {
     pub fn parse(text: &'a str) -> Result<Self, AuthError> {
         let header = decode_header(text)
             .map_err(|_| AuthError::refused("the credential is neither an API key nor a JWT"))?;
-        // What must be understood; we understand nothing of that kind.
+        // `crit` lists extensions that must be understood; we support none.
         if header.crit.is_some() {
             return Err(AuthError::refused("the token has critical headers, which are not known"));
         }
@@ -87,12 +87,12 @@ impl<'a> Token<'a> {
         self.header.alg
     }
 
-    /// The name of the key that it claims to be signed with.
+    /// The name of the key that the token claims to be signed with.
     pub fn kid(&self) -> Option<&str> {
         self.header.kid.as_deref()
     }
 
-    /// What it claims, if this key signed it. Whether that holds here and now is for `claims` to say.
+    /// The claims, if this key signed the token. `claims` decides whether they are valid here and now.
     pub fn verified(&self, key: &DecodingKey) -> Option<Value> {
         let mut signature_alone = Validation::new(self.header.alg);
         signature_alone.required_spec_claims.clear();

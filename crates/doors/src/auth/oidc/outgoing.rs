@@ -1,4 +1,4 @@
-//! One bounded request to an issuer, by the rule for all outgoing calls.
+//! One bounded request to an issuer, subject to the rules for all outgoing connections.
 
 use reqwest::Url;
 
@@ -27,7 +27,7 @@ pub async fn get(url: &Url, chosen: Chosen) -> Result<Vec<u8>, RequestError> {
         problem: format!("it took more than {} s", JWKS_ANSWER.as_secs()),
     };
     let work = async {
-        // Nothing is allowed besides what the settings of the issuer name themselves.
+        // Only the hosts that the issuer's settings name are allowed.
         let client = Outgoing::default().admit(url, chosen).await?.client()?;
         let response = client.get(url.clone()).send().await.map_err(failed)?;
         let status = response.status();

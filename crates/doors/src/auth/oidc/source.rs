@@ -1,10 +1,10 @@
-//! Where the issuer's keys come from: asked for, kept for a while, asked for again.
+//! The issuer's keys: fetched, cached for a while, and fetched again.
 //!
 //! ```text
 //! age      0 ───────── JWKS_FRESH ───────────────── JWKS_KEEP ─────▶
-//! known    used        asked for anew; if that      asked for anew; if that fails,
-//! key                  fails, used all the same     nobody is let in
-//! unknown  asked for anew at once, within the rate that spares the issuer
+//! known    used        fetched again; if that       fetched again; if that fails,
+//! key                  fails, used all the same     tokens are refused
+//! unknown  fetched at once, within the rate limit that spares the issuer
 //! ```
 
 use std::collections::VecDeque;
@@ -23,7 +23,7 @@ use crate::auth::AuthError;
 use sandkeep_core::limits::{JWKS_FETCHES_MAX, JWKS_FETCHES_WITHIN, JWKS_FRESH, JWKS_KEEP};
 use sandkeep_outgoing::{Chosen, OutgoingError, url};
 
-/// Where an issuer describes itself, beneath its own URL.
+/// Path of an issuer's discovery document, below the issuer's URL.
 const DISCOVERY: &str = "/.well-known/openid-configuration";
 
 #[derive(Debug, thiserror::Error)]
@@ -42,10 +42,10 @@ enum FetchError {
     TooOften { last: String },
 }
 
-/// Where the keys are.
+/// Where the keys are published.
 enum Place {
     Known(Url),
-    /// To be asked from the issuer.
+    /// Read from the issuer's discovery document.
     Discovered {
         description: Url,
         issuer: String,
@@ -58,7 +58,7 @@ struct Cached {
     fetched: Instant,
 }
 
-/// When the issuer was asked of late, and how the last time ended.
+/// When the issuer was last queried, and with what result.
 #[derive(Default)]
 struct Asked {
     times: VecDeque<Instant>,
@@ -68,7 +68,7 @@ struct Asked {
 pub struct Source {
     place: Place,
     cached: RwLock<Option<Cached>>,
-    /// Held by the one who asks; the others wait for what comes of it.
+    /// Held by the task that fetches; the others wait for its result.
     asked: Mutex<Asked>,
 }
 
@@ -88,7 +88,7 @@ impl Source {
         Ok(Self { place, cached: RwLock::default(), asked: Mutex::default() })
     }
 
-    /// The keys to check a token with. Whether the one it names is among them, the caller sees.
+    /// The keys to verify a token with. The caller checks whether the named key is among them.
     pub async fn keys_for(
         &self,
         algorithm: Algorithm,
@@ -105,7 +105,7 @@ impl Source {
         match (self.fetch(cached.as_ref().map(|cached| cached.fetched)).await, cached, age) {
             (Ok(keys), ..) => Ok(keys),
             (Err(error), Some(cached), Some(age)) if age < JWKS_KEEP => {
-                // The rate is what anybody with a made-up token can reach; it is no news.
+                // Anybody with a made-up token can reach this rate limit, so it is not worth a warning.
                 match error {
                     FetchError::TooOften { .. } => tracing::debug!("{error}"),
                     _ => tracing::warn!("the issuer's keys could not be renewed: {error}"),
@@ -119,11 +119,11 @@ impl Source {
     }
 
     fn cached(&self) -> Option<Cached> {
-        // Only whole values are ever put there, so a poisoned lock guards a whole one.
+        // Only complete values are stored, so even a poisoned lock guards a valid one.
         self.cached.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Asks for keys that are newer than those of `seen`, unless somebody else just did.
+    /// Fetches keys that are newer than those of `seen`, unless another task has just done so.
     async fn fetch(&self, seen: Option<Instant>) -> Result<Arc<KeySet>, FetchError> {
         let mut asked = self.asked.lock().await;
         if let Some(newer) = self.cached().filter(|cached| Some(cached.fetched) > seen) {
@@ -164,7 +164,7 @@ struct Description {
     jwks_uri: String,
 }
 
-/// Where the issuer says that its keys are. Its own host is as good as configured.
+/// Reads the keys' URL from the discovery document. The issuer's own host counts as configured.
 async fn discover(description: &Url, issuer: &str) -> Result<(Url, Chosen), FetchError> {
     let bytes = outgoing::get(description, Chosen::ByUs).await?;
     let described: Description = serde_json::from_slice(&bytes)?;

@@ -1,5 +1,5 @@
-//! Files and archives as the bodies of answers. They are pulled: who reads slowly slows the reading inside, and who
-//! leaves ends it. What breaks in the middle breaks the body off, so that nobody takes it for whole.
+//! Files and archives as response bodies. They are pulled: a slow client slows the reading inside, and a disconnect
+//! ends it. An error in the middle breaks the body off, so that the client cannot mistake it for complete.
 
 use std::io;
 
@@ -17,8 +17,8 @@ use sandkeep_core::with_causes;
 const ARCHIVE_BYTES: HeaderName = HeaderName::from_static("x-sandkeep-archive-bytes");
 const ARCHIVE_OF: HeaderName = HeaderName::from_static("x-sandkeep-archive-of");
 
-/// The one range that is asked for. What is none, or several, is as good as nothing: all of it is sent. So is one
-/// under a condition, because nothing here tells one content from another.
+/// The requested range. An invalid range, or several ranges, are ignored: the whole content is sent. Conditional ranges
+/// are ignored too, because there are no validators to compare.
 pub fn range(headers: &HeaderMap) -> Option<ByteRange> {
     if headers.contains_key(header::IF_RANGE) {
         return None;
@@ -53,7 +53,7 @@ pub fn answer(reading: Reading, stream: FileStream, range: Option<ByteRange>) ->
     insert(&mut answer, header::ACCEPT_RANGES, "bytes");
     if range.is_some() {
         *answer.status_mut() = StatusCode::PARTIAL_CONTENT;
-        // A range that is satisfied has at least one byte.
+        // A satisfiable range has at least one byte.
         let last = start.saturating_add(len).saturating_sub(1);
         let range = format!("bytes {start}-{last}/{}", entry.size);
         insert(&mut answer, header::CONTENT_RANGE, &range);
@@ -69,7 +69,7 @@ pub fn archive(packing: Packing, stream: FileStream) -> Response {
     answer
 }
 
-/// Bytes of the sandbox on the API's own origin: no browser shall make a page of them.
+/// Sandbox data on the API's own origin: no browser may render it as a page.
 fn data(stream: FileStream, media_type: &'static str) -> Response {
     let headers = [
         (header::CONTENT_TYPE, media_type),

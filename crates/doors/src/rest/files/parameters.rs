@@ -1,4 +1,4 @@
-//! The query of a request about files. Its own reading, because a path is bytes and need not be text.
+//! The query of a file request. It has its own parser, because a path is bytes and need not be UTF-8.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::kit::Refusal;
 pub struct Parameters(BTreeMap<String, Vec<u8>>);
 
 impl Parameters {
-    /// Only what the endpoint knows, and each once.
+    /// Accepts only known parameters, each at most once.
     pub fn read(query: Option<String>, known: &[&str]) -> Result<Self, Refusal> {
         let mut found = BTreeMap::new();
         let query = query.unwrap_or_default();
@@ -41,7 +41,7 @@ impl Parameters {
         }
     }
 
-    /// The path that every request is about.
+    /// The path of the request.
     pub fn path(&self) -> Result<RawPath, Refusal> {
         match self.0.get("path") {
             Some(path) => Ok(checked("path", path.clone())?),
@@ -81,7 +81,7 @@ impl Parameters {
     }
 }
 
-/// A number, if it is given, from 1 to `max`.
+/// An optional number from 1 to `max`.
 pub fn within(name: &str, number: Option<u64>, max: u64) -> Result<Option<u64>, Refusal> {
     match number {
         Some(number) if !(1..=max).contains(&number) => {
@@ -102,7 +102,7 @@ fn wrong<T>(problem: String) -> Result<T, Refusal> {
     Err(Refusal::QueryMalformed { problem })
 }
 
-/// As forms have it: `+` is a space, `%xx` a byte; what only looks like one is itself.
+/// Form decoding: `+` is a space, `%xx` a byte; an invalid escape is taken literally.
 fn decoded(text: &str) -> Vec<u8> {
     percent_decode_str(&text.replace('+', " ")).collect()
 }

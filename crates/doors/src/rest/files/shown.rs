@@ -1,4 +1,4 @@
-//! How files are written in JSON.
+//! The JSON representation of files.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -16,20 +16,20 @@ use sandkeep_core::limits;
 pub struct Shown {
     /// The requested path, or a path below it. Bytes that are not UTF-8 are replaced by U+FFFD.
     path: String,
-    /// Its very bytes, if `path` cannot say them; base64.
+    /// The exact bytes, if the path is not UTF-8; base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     path_b64: Option<String>,
     kind: Kind,
-    /// In bytes. One with holes takes less of the disk.
+    /// Size in bytes. A sparse file occupies less of the disk.
     size: u64,
-    /// Such as `0644`.
+    /// Octal, such as `0644`.
     mode: String,
     uid: u32,
     gid: u32,
     /// RFC 3339.
     #[schema(value_type = String)]
     modified_at: Timestamp,
-    /// Where a symbolic link leads to.
+    /// Target of a symbolic link.
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -72,7 +72,7 @@ impl From<Entry> for Shown {
             Some((target, target_b64)) => (Some(target), target_b64),
             None => (None, None),
         };
-        // The sandbox says it, and may say anything.
+        // The value comes from the sandbox and may be anything.
         let modified_at =
             Timestamp::from_millisecond(entry.modified_ms).unwrap_or(Timestamp::UNIX_EPOCH);
         Self {
@@ -90,7 +90,7 @@ impl From<Entry> for Shown {
     }
 }
 
-/// A path as text, and its bytes if the text is not all.
+/// A path as text, and as base64 if the text is lossy.
 pub fn written(path: &RawPath) -> (String, Option<String>) {
     match path.as_text() {
         Some(text) => (text.to_owned(), None),
@@ -98,7 +98,7 @@ pub fn written(path: &RawPath) -> (String, Option<String>) {
     }
 }
 
-/// A path in a body: as text, or as base64 where it is none.
+/// A path in a body: as text, or as base64 if it is not UTF-8.
 pub struct PathText {
     pub path: Option<String>,
     pub path_b64: Option<String>,
@@ -121,7 +121,7 @@ impl PathText {
     }
 }
 
-/// Bytes that can be a path.
+/// Checks that the bytes can be a path.
 pub fn checked(field: &'static str, bytes: Vec<u8>) -> Result<RawPath, Error> {
     let max = limits::FILE_PATH_MAX_BYTES;
     let problem = if bytes.is_empty() {

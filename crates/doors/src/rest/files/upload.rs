@@ -1,4 +1,4 @@
-//! The body of a request on its way into a sandbox. It is pulled as fast as it is taken inside.
+//! The body of a request on its way into a sandbox. It is read only as fast as the sandbox takes it.
 
 use std::future::Future;
 
@@ -11,7 +11,7 @@ use crate::kit::body::read_away;
 use sandkeep_broker::{FileUpload, ToolboxInput};
 use sandkeep_core::limits::UPLOAD_SILENCE_MAX;
 
-/// Begins an upload, sends the body, and waits for what comes of it.
+/// Starts an upload, sends the body, and waits for the result.
 pub async fn receive<T: DeserializeOwned>(
     begun: impl Future<Output = Result<FileUpload<T>, Refusal>>,
     mut body: Body,

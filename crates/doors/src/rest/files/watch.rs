@@ -1,4 +1,4 @@
-//! Changes of files as they happen, as Server-Sent Events unless lines of JSON are asked for.
+//! File changes as they happen: Server-Sent Events, or NDJSON if requested.
 
 use std::convert::Infallible;
 
@@ -54,7 +54,7 @@ async fn next(form: Form, state: State) -> Option<(Bytes, State)> {
         State::Over => return None,
     };
     let told = match tokio::time::timeout(WATCH_SILENCE_MAX, watch.next()).await {
-        // Whoever is gone is noticed by it, also by what lies between.
+        // Something is written now and then, so that a client that is gone is noticed and proxies do not time out.
         Err(_) if form == Form::Sse => {
             return Some((Bytes::from_static(b": still here\n\n"), State::Watching(watch)));
         }

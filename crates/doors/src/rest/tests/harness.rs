@@ -34,7 +34,7 @@ pub struct Daemon {
     _dir: tempfile::TempDir,
 }
 
-/// A template with nothing in it: mock sandboxes never look.
+/// A template without content: mock sandboxes never read it.
 struct Empty;
 
 #[async_trait]

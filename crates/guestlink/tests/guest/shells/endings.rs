@@ -1,4 +1,4 @@
-//! How a shell ends, and what is said then.
+//! How a shell ends, and what is reported then.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Timeout and cancel: the command ends and nothing more of it runs; the shell stays if it can.
+//! Timeout and cancel: the command ends and nothing more of it runs; the shell survives if it can.
 
 use std::time::Duration;
 

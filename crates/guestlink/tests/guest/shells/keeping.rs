@@ -1,4 +1,4 @@
-//! What a shell keeps from one command to the next, and what each command is told apart by.
+//! What a shell keeps between commands, and what separates the commands.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Bytes that are no layer, too much of one, or another one.
+//! Bytes that are not a layer, exceed its limits, or are another one.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! What files are besides their bytes.
+//! File metadata.
 
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 

@@ -1,4 +1,4 @@
-//! A real overlay against a tree without one: the same layers must come to the same files.
+//! A real overlay compared with a tree without one: the same layers must result in the same files.
 
 use std::process::Command;
 

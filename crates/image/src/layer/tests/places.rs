@@ -1,4 +1,4 @@
-//! Where entries come to lie.
+//! Where entries are written.
 
 use super::*;
 

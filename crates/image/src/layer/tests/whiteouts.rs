@@ -1,4 +1,4 @@
-//! What a layer hides of those below.
+//! How a layer hides entries of those below.
 
 use super::*;
 

@@ -21,7 +21,7 @@ impl Reader {
             match (flag, value, archives) {
                 ("chown", Some(owner), _) => copy.owner = Some(self.read(owner)?),
                 ("chmod", Some(mode), _) => copy.mode = Some(self.read(mode)?),
-                // How it is stored is our business either way.
+                // How it is stored is up to us in any case.
                 ("link", None | Some("true" | "false"), _) => {}
                 ("from", Some(name), Archives::Kept) => copy.from = self.origin(name)?,
                 _ => return Err(no_flag(instruction, flag)),
@@ -29,7 +29,7 @@ impl Reader {
         }
         let mut words: Vec<String> = match list(flagged.rest) {
             Some(words) => words,
-            // Quotes do not hold words together here; for names with spaces there is the list.
+            // Quotes do not group words here; names with spaces need the list form.
             None => flagged.rest.split_whitespace().map(str::to_owned).collect(),
         };
         copy.to = match (words.pop(), words.is_empty()) {
@@ -62,13 +62,13 @@ impl Reader {
         Ok(Copyable::Path(self.read(word)?))
     }
 
-    /// An earlier stage by name or number, or else an image.
+    /// An earlier stage by name or number, otherwise an image.
     fn origin(&self, name: &str) -> Result<Origin, Problem> {
         if name.contains('$') {
             let what = "variables in --from".to_owned();
             return Err(Problem::DoesNotTake { instruction: "COPY", what });
         }
-        // The last stage is the one that this line is in.
+        // The last stage is the one that contains this line.
         let stages = &self.recipe.stages;
         let earlier = &stages[..stages.len().saturating_sub(1)];
         let is_own = stage_named(stages, name).is_some();
@@ -83,7 +83,7 @@ impl Reader {
     }
 }
 
-/// Several sources need a directory. What variables come to is seen later.
+/// Several sources need a directory. Expanded variables are checked later.
 fn check_destination(instruction: &'static str, copy: &Copy) -> Result<(), Problem> {
     let is_file = |to: &str| !to.ends_with('/') && !matches!(to, "." | "..") && !to.ends_with("/.");
     match copy.to.as_plain() {

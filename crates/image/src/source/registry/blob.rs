@@ -1,14 +1,14 @@
-//! A layer that lies in a registry, brought here when somebody opens it.
+//! A layer in a registry, fetched when it is opened.
 //!
 //! ```text
-//!          ┌───────────── broken: wait, go on where it ended ────────────┐
+//!          ┌───────────── broken: wait, resume where it ended ───────────┐
 //!          ▼                                                             │
 //! claim ─ part ──▶ GET, from its end on ──▶ bytes into the spool ──┬─────┘
 //!          ▲                                                       └─▶ complete ──▶ verified ──▶ opened
 //!          └──────────── bytes of an earlier pull were wrong ──────────────────────────┘
 //! ```
 //!
-//! Who drops the future leaves a part that the next one goes on with, after a restart of the daemon too.
+//! Dropping the future leaves a partial file that a later pull resumes, also after a restart of the daemon.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -36,11 +36,11 @@ use sandkeep_tree::digest::{Digest, Mismatch};
 pub struct RegistryBlob {
     pub session: Arc<Session>,
     pub spool: Arc<Spool>,
-    /// Whose it is to be.
+    /// The owner of the fetched data.
     pub owner: Owner,
-    /// What the owner has taken for it on the disk.
+    /// The disk space that the owner has reserved for it.
     pub space: Arc<Reservation>,
-    /// How many blobs of an image are brought at once.
+    /// Limits the concurrent fetches of an image.
     pub permits: Arc<Semaphore>,
     pub digest: Digest,
     pub size_bytes: u64,
@@ -58,9 +58,9 @@ impl Blob for RegistryBlob {
     }
 }
 
-/// How one answer ended.
+/// How one response ended.
 enum Received {
-    /// Its body came to its end.
+    /// Its body is complete.
     All,
     Broken {
         problem: String,
@@ -86,7 +86,7 @@ impl RegistryBlob {
             match spawn_blocking(|| whole.finish()).await.map_err(io::Error::from) {
                 Ok(Ok(Ok(file))) => return Ok(file),
                 Ok(Ok(Err((mismatch, again)))) => match origin {
-                    // What an earlier pull left may have been torn; what came now was not.
+                    // Data of an earlier pull may have been torn; data of this one was not.
                     Origin::TakenUp => part = again,
                     Origin::Fresh => {
                         again.discard().map_err(RegistryError::Spool)?;
@@ -98,7 +98,7 @@ impl RegistryBlob {
         }
     }
 
-    /// Asks until all bytes are here, or too many answers in a row bring too few.
+    /// Sends requests until all bytes are here, or too many consecutive responses make too little progress.
     async fn complete(&self, mut part: Part, progress: &Progress) -> Result<Part, RegistryError> {
         let mut attempts = Attempts::default();
         while !part.is_complete() {
@@ -132,7 +132,7 @@ impl RegistryBlob {
         }
     }
 
-    /// Asks for what is missing. An answer that begins elsewhere makes the part begin there, too.
+    /// Requests the missing bytes. If a response starts elsewhere, the part is set to that position.
     async fn ask(&self, part: &mut Part) -> Result<Response, RegistryError> {
         let thing = Thing::Blob { digest: self.digest, from_bytes: part.length_bytes() };
         let response = self.session.get(&thing).await?;
@@ -146,7 +146,7 @@ impl RegistryBlob {
         }
         match response.status() {
             StatusCode::OK => self.check_length(response),
-            // A range that nobody asked for, or one that is not there: then all of it.
+            // An unexpected or invalid range: start over with all of it.
             _ => {
                 let thing = Thing::Blob { digest: self.digest, from_bytes: 0 };
                 self.check_length(self.session.get(&thing).await?)
@@ -154,7 +154,7 @@ impl RegistryBlob {
         }
     }
 
-    /// A whole blob says how large it is; then a wrong one need not be fetched to be refused.
+    /// A complete blob has a content length; a wrong one is refused without fetching it.
     fn check_length(&self, response: Response) -> Result<Response, RegistryError> {
         let status = response.status();
         if status != StatusCode::OK {
@@ -171,8 +171,8 @@ impl RegistryBlob {
         }
     }
 
-    /// Takes in one answer. The part is written by a thread that may wait for the disk, and that keeps it
-    /// until all is written that was handed to it, also when nobody waits for it any more.
+    /// Writes one response. A thread that may block writes the part, and keeps it until everything that it was given is
+    /// written, even if nobody waits any more.
     async fn receive(
         &self,
         mut part: Part,
@@ -185,7 +185,7 @@ impl RegistryBlob {
         let writer = spawn_blocking(move || {
             while let Some(chunk) = handed.blocking_recv() {
                 if let Err(over) = space.take(chunk.len() as u64) {
-                    // It would be of no use: the next attempt has no more room.
+                    // The next attempt has no more space, so it would be useless.
                     part.discard()?;
                     return Err(io::Error::new(io::ErrorKind::StorageFull, over));
                 }
@@ -225,7 +225,7 @@ impl RegistryBlob {
     }
 }
 
-/// Where a partial answer begins: `bytes 100-199/200`.
+/// The start of a partial response: `bytes 100-199/200`.
 fn first_byte(response: &Response) -> Option<u64> {
     let range = response.headers().get(CONTENT_RANGE)?.to_str().ok()?;
     range.strip_prefix("bytes ")?.split('-').next()?.trim().parse().ok()

@@ -1,12 +1,12 @@
-//! What a registry asks for when it answers 401: `WWW-Authenticate`, which may name several ways at once.
+//! A registry's authentication challenge, the `WWW-Authenticate` of a 401, which may offer several schemes.
 
 use reqwest::header::{HeaderMap, WWW_AUTHENTICATE};
 
-/// How to get in.
+/// How to authenticate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Challenge {
     Basic,
-    /// With a token that `realm` gives out.
+    /// With a token from `realm`.
     Bearer {
         realm: String,
         service: Option<String>,
@@ -14,7 +14,7 @@ pub enum Challenge {
     },
 }
 
-/// The best way that we know of those which the headers name; a token before a password.
+/// The best supported scheme in the headers; a token is preferred to a password.
 pub fn challenge(headers: &HeaderMap) -> Option<Challenge> {
     let values = headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
     let offered: Vec<Offer> = values.flat_map(offers).collect();
@@ -40,7 +40,7 @@ impl Offer {
     }
 }
 
-/// A word that no `=` follows begins an offer; one that has its value belongs to the offer before it.
+/// A word that is not followed by `=` starts a scheme; a `name=value` belongs to the scheme before it.
 fn offers(text: &str) -> Vec<Offer> {
     let mut found: Vec<Offer> = Vec::new();
     let mut rest = text;
@@ -55,7 +55,7 @@ fn offers(text: &str) -> Vec<Offer> {
                 offer.parameters.push((word.to_owned(), value));
                 rest = after;
             }
-            // A value that belongs to nothing: not what we can make sense of.
+            // A value without a scheme: not understood.
             (Some(_), None) => return found,
             (None, _) => {
                 found.push(Offer { scheme: word.to_owned(), parameters: Vec::new() });
@@ -65,7 +65,7 @@ fn offers(text: &str) -> Vec<Offer> {
     }
 }
 
-/// A value, quoted or not, and what follows it.
+/// A value, quoted or not, and the rest.
 fn value(text: &str) -> (String, &str) {
     let Some(quoted) = text.strip_prefix('"') else {
         let end = text.find([' ', '\t', ',']).unwrap_or(text.len());

@@ -1,6 +1,6 @@
-//! What lets one in at a registry: given with a pull, or kept in a file as `docker login` writes it.
+//! Credentials for a registry: given with a pull, or stored in a file by `docker login`.
 //!
-//! Nothing here is ever shown: `Debug` says which kind it is and no more.
+//! They are never displayed: `Debug` shows only their kind.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::reference::DOCKER_HUB;
 use sandkeep_core::limits::REGISTRY_AUTH_MAX_BYTES;
 
-/// How one file of Docker's calls the Hub.
+/// The key of Docker Hub in Docker's credentials files.
 const DOCKER_HUB_IN_FILES: &str = "index.docker.io";
 
 #[derive(Clone, PartialEq, Eq)]
@@ -23,10 +23,10 @@ pub enum Credentials {
         user: String,
         password: String,
     },
-    /// Shown to the registry as it is.
+    /// Sent to the registry as is.
     Token(String),
-    /// What `docker login` keeps instead of a password where a registry gives one out: only the realm of the
-    /// registry sees it, and gives out tokens for it.
+    /// Stored by `docker login` instead of a password if the registry issues one: sent only to the registry's token
+    /// server, which issues tokens for it.
     Identity(String),
 }
 
@@ -41,7 +41,7 @@ impl fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    /// The header by which they are shown; `None` for what is never in one.
+    /// The header that carries them; `None` for those that are never sent in one.
     pub(super) fn header(&self) -> Result<Option<HeaderValue>, InvalidHeaderValue> {
         match self {
             Self::Password { user, password } => secret(&basic(user, password)).map(Some),
@@ -75,7 +75,7 @@ pub enum AuthFileError {
     },
     #[error("{path} is larger than {REGISTRY_AUTH_MAX_BYTES} bytes")]
     TooLarge { path: PathBuf },
-    /// The cause is left out: it could quote what the file hides.
+    /// Without the cause, which could quote secrets in the file.
     #[error("{path} is not what `docker login` writes; see line {line}")]
     Syntax { path: PathBuf, line: usize },
     #[error(
@@ -84,7 +84,7 @@ pub enum AuthFileError {
     Entry { path: PathBuf, host: String },
 }
 
-/// Docker's `config.json`, as far as it concerns us.
+/// The relevant part of Docker's `config.json`.
 #[derive(Deserialize)]
 struct AuthFile {
     #[serde(default)]
@@ -101,7 +101,7 @@ struct Entry {
     registrytoken: Option<String>,
 }
 
-/// What the file has for a host. It is read for each pull, so that a login holds at once.
+/// The file's credentials for a host. Read for each pull, so that a login takes effect at once.
 pub(super) fn from_file(path: &Path, host: &str) -> Result<Option<Credentials>, AuthFileError> {
     let read = |source| AuthFileError::Read { path: path.to_owned(), source };
     let size = std::fs::metadata(path).map_err(read)?.len();
@@ -118,7 +118,7 @@ pub(super) fn from_file(path: &Path, host: &str) -> Result<Option<Credentials>, 
     credentials(entry).map(Some).ok_or_else(unusable)
 }
 
-/// Keys are hosts, or URLs as in `https://index.docker.io/v1/`.
+/// Keys are hosts, or URLs such as `https://index.docker.io/v1/`.
 fn host_of(key: &str) -> &str {
     let key = key.strip_prefix("https://").or_else(|| key.strip_prefix("http://")).unwrap_or(key);
     match key.split('/').next().unwrap_or(key) {
@@ -131,7 +131,7 @@ fn credentials(entry: Entry) -> Option<Credentials> {
     if let Some(token) = entry.registrytoken {
         return Some(Credentials::Token(token));
     }
-    // Beside it `auth` holds a user without a password.
+    // In that case `auth` contains a user without a password.
     if let Some(token) = entry.identitytoken.filter(|token| !token.is_empty()) {
         return Some(Credentials::Identity(token));
     }

@@ -1,4 +1,4 @@
-//! Getting in: what a registry wants to see before it answers.
+//! Authentication at a registry.
 //!
 //! ```text
 //! GET ──▶ 401, Basic     ──▶ user and password, to the registry
@@ -6,8 +6,8 @@
 //!                        ──▶ an identity token, to that realm (OAuth 2) ─┘
 //! ```
 //!
-//! Nothing is shown before it is asked for. Credentials go to the registry they are for, and to the realm
-//! that it named; what came of it goes to that registry alone.
+//! Credentials are sent only when they are requested. They go to their registry, and to the realm that it named; the
+//! resulting token goes to that registry alone.
 
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use reqwest::{Response, Url};
@@ -22,18 +22,18 @@ use super::trouble::unreachable;
 use sandkeep_core::limits::{REGISTRY_ANSWER, REGISTRY_TOKEN_MAX_BYTES};
 use sandkeep_outgoing::{self, Admitted, BodyError, Chosen, Outgoing};
 
-/// The door of one registry, for one repository.
+/// Authenticates at one registry, for one repository.
 pub struct Door {
     outgoing: Outgoing,
-    /// The registry behind it.
+    /// The registry.
     registry: Url,
     repository: String,
     credentials: Option<Credentials>,
-    /// What let us in last. Held while somebody gets something new, for whom the others wait.
+    /// The last accepted header. Held while one task obtains a new one, for which the others wait.
     shown: Mutex<Option<HeaderValue>>,
 }
 
-/// What a token is wanted for, as a realm is told.
+/// The parameters of a token request.
 type Asked = Vec<(&'static str, String)>;
 
 #[derive(Deserialize)]
@@ -56,19 +56,19 @@ impl Door {
         self.credentials.is_some()
     }
 
-    /// What to show with a request, if anything.
+    /// The header to send with a request, if any.
     pub async fn header(&self) -> Option<HeaderValue> {
         self.shown.lock().await.clone()
     }
 
-    /// What to show after `refused` was not enough; `None` if there is nothing to show.
+    /// The header to send after `refused` was rejected; `None` if there is none.
     pub async fn answer(
         &self,
         challenge: &Challenge,
         refused: Option<&HeaderValue>,
     ) -> Result<Option<HeaderValue>, RegistryError> {
         let mut shown = self.shown.lock().await;
-        // Somebody else was refused as well, and has something new already.
+        // Another task was refused as well, and already has a new one.
         if shown.is_some() && shown.as_ref() != refused {
             return Ok(shown.clone());
         }
@@ -90,7 +90,7 @@ impl Door {
         self.registry.host_str().unwrap_or_default().to_owned()
     }
 
-    /// What a token is wanted for.
+    /// The parameters of a token request.
     fn asked(&self, service: Option<&str>, scope: Option<&str>) -> Asked {
         let usual = format!("repository:{}:pull", self.repository);
         let service = service.map(|service| ("service", service.to_owned()));
@@ -98,7 +98,7 @@ impl Door {
         service.into_iter().chain([scope]).collect()
     }
 
-    /// Where the token is to be had, admitted.
+    /// The token server's address, admitted.
     async fn realm(&self, realm: &str, asked: &Asked) -> Result<Admitted, RegistryError> {
         let refused = |source| RegistryError::Realm { host: self.host(), source };
         let mut url = sandkeep_outgoing::url(realm).map_err(refused)?;
@@ -107,7 +107,7 @@ impl Door {
             return Err(RegistryError::PlainRealm { host: self.host(), realm });
         }
         match self.credentials {
-            // It is asked for in the body, beside what is shown.
+            // Sent in the body instead.
             Some(Credentials::Identity(_)) => {}
             Some(_) | None => drop(url.query_pairs_mut().extend_pairs(asked)),
         }
@@ -123,7 +123,7 @@ impl Door {
                 let retry_after = retry::retry_after(&response);
                 return Err(RegistryError::TooManyRequests { host, retry_after });
             }
-            // The last is how OAuth 2 says that it does not know an identity.
+            // The last is OAuth 2's answer to an unknown identity token.
             401 | 403 | 400 => {
                 let image = self.repository.clone();
                 let said = format!("it answers {}", response.status());
@@ -174,7 +174,7 @@ impl Door {
     }
 }
 
-/// How OAuth 2 asks for a token by one that lasts.
+/// An OAuth 2 request for a token by a refresh token.
 fn refreshing(identity: &str, asked: &Asked) -> String {
     let fixed = [("grant_type", "refresh_token"), ("client_id", "sandkeep")];
     let mut form = Url::parse("form:").expect("it is one");

@@ -1,4 +1,4 @@
-//! Why an image could not be had from a registry.
+//! Why an image could not be pulled.
 
 use std::io;
 use std::time::Duration;

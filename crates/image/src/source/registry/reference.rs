@@ -1,8 +1,8 @@
-//! What people call an image: `python:3.12`, `ghcr.io/org/tool@sha256:…`, `localhost:5000/a/b:c`.
+//! Image names: `python:3.12`, `ghcr.io/org/tool@sha256:…`, `localhost:5000/a/b:c`.
 //!
-//! The rules are Docker's. What stands before the first slash is a host if it looks like one (a dot, a
-//! colon, or `localhost`); else the image is on Docker Hub, below `library/` if its
-//! name has one part. A digest says exactly which image; a tag beside it is for people.
+//! The rules are Docker's. The part before the first slash is a host if it looks like one (a dot, a colon, or
+//! `localhost`); otherwise the image is on Docker Hub, below `library/` if its name has one part. A digest identifies
+//! an image exactly; a tag beside it is only informative.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,10 +15,10 @@ const DOCKER_HUB_API: &str = "registry-1.docker.io";
 const DOCKER_HUB_OFFICIAL: &str = "library";
 const TAG_DEFAULT: &str = "latest";
 
-/// An image in a registry, in full.
+/// A complete image reference.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reference {
-    /// Lower case, with its port if it has one.
+    /// Lower case, including the port if any.
     host: String,
     repository: String,
     tag: Option<String>,
@@ -54,12 +54,12 @@ pub enum InvalidReference {
 }
 
 impl Reference {
-    /// Where it is, as people say it: `docker.io`, `localhost:5000`.
+    /// The registry's host in the usual notation: `docker.io`, `localhost:5000`.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// Where its registry answers.
+    /// The host of the registry's API.
     pub(super) fn api_host(&self) -> &str {
         match self.host.as_str() {
             DOCKER_HUB => DOCKER_HUB_API,
@@ -75,7 +75,7 @@ impl Reference {
         self.digest.as_ref()
     }
 
-    /// What the registry is asked for: the digest if there is one, else the tag.
+    /// What to request: the digest if there is one, otherwise the tag.
     pub(super) fn wanted(&self) -> String {
         match (&self.digest, &self.tag) {
             (Some(digest), _) => digest.to_string(),
@@ -84,7 +84,7 @@ impl Reference {
         }
     }
 
-    /// As people write it: without what goes without saying on Docker Hub.
+    /// In the usual short notation: without Docker Hub's defaults.
     pub fn familiar(&self) -> String {
         let name = match self.repository.split_once('/') {
             Some((DOCKER_HUB_OFFICIAL, name)) if self.is_on_hub() && !name.contains('/') => name,
@@ -132,7 +132,7 @@ impl FromStr for Reference {
             None => (path, None),
         };
         let host = self::host(host)?;
-        // One that only its upper case told from a part of the name would be shown as another image.
+        // A host that only its upper case distinguishes from a name would be displayed as another image.
         if !looks_like_host(&host) {
             return Err(InvalidReference::UpperCase { repository: rest.to_owned() });
         }
@@ -146,7 +146,7 @@ impl FromStr for Reference {
         if host.len() + 1 + repository.len() > IMAGE_NAME_MAX_BYTES {
             return Err(InvalidReference::TooLong);
         }
-        // Without either it is the usual tag, so that two ways to say one image are equal.
+        // Without either it is the default tag, so that equivalent references are equal.
         let usual = || digest.is_none().then(|| TAG_DEFAULT.to_owned());
         Ok(Self { host, repository, tag: tag.or_else(usual), digest })
     }

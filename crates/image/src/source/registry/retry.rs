@@ -1,4 +1,4 @@
-//! When to try again, and when to give up.
+//! When to retry, and when to give up.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use sandkeep_core::limits::{
     REGISTRY_ATTEMPTS_MAX, REGISTRY_RETRY_AFTER_MAX, REGISTRY_RETRY_MAX, REGISTRY_RETRY_MIN,
 };
 
-/// Pauses that double, and an end to them.
+/// Pauses that double, up to a maximum number.
 #[derive(Default)]
 pub struct Attempts {
     failed: u32,
 }
 
 impl Attempts {
-    /// After something failed: how long to wait before the next attempt, if there is to be one. What the
-    /// other side asks for counts, unless it is too long to wait for.
+    /// After a failure: how long to wait before the next attempt, or `None` to give up. The server's `Retry-After` is
+    /// honoured, unless it is too long.
     pub fn pause(&mut self, asked: Option<Duration>) -> Option<Duration> {
         self.failed += 1;
         let own = REGISTRY_RETRY_MIN.saturating_mul(1 << (self.failed - 1).min(16));
@@ -28,13 +28,13 @@ impl Attempts {
         again.then_some(pause)
     }
 
-    /// What came since the last failure is worth as much as a new beginning.
+    /// Resets the count after sufficient progress.
     pub fn begin_anew(&mut self) {
         self.failed = 0;
     }
 }
 
-/// Sends until the answer is one that will stay, or until there is no sense in asking on.
+/// Retries until the answer is final, or further attempts make no sense.
 pub async fn patiently<F, A>(send: F) -> Result<Response, RegistryError>
 where
     F: Fn() -> A,
@@ -55,7 +55,7 @@ where
     }
 }
 
-/// Whether the same request may go better later.
+/// Whether the same request may succeed later.
 fn is_passing(status: StatusCode) -> bool {
     matches!(
         status,
@@ -68,7 +68,7 @@ fn is_passing(status: StatusCode) -> bool {
     )
 }
 
-/// How long the answer asks us to wait.
+/// The answer's `Retry-After`.
 pub fn retry_after(response: &Response) -> Option<Duration> {
     wait(response.headers(), Timestamp::now())
 }

@@ -1,4 +1,4 @@
-//! What a registry says in its errors, made fit to be told: somebody else wrote it.
+//! A registry's error messages, sanitized: they come from another party.
 
 use serde::Deserialize;
 
@@ -17,7 +17,7 @@ struct Entry {
     message: String,
 }
 
-/// The first error of an answer; `None` if it says none.
+/// The first error of an answer; `None` if it has none.
 pub fn in_words(body: &[u8]) -> Option<String> {
     let errors: Errors = serde_json::from_slice(body).ok()?;
     let first = errors.errors.into_iter().next()?;
@@ -30,7 +30,7 @@ pub fn in_words(body: &[u8]) -> Option<String> {
     Some(plain(text.as_bytes()))
 }
 
-/// A text in one line without control characters, cut.
+/// A text on one line without control characters, shortened.
 pub fn plain(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let shown = text.chars().map(|c| if c.is_control() { ' ' } else { c });

@@ -1,8 +1,7 @@
-//! Conversation with one registry about one repository.
+//! The connection to one registry for one repository.
 //!
-//! Every address is admitted by the rule for outgoing calls before anything goes there, also those that
-//! the registry sends us on to. What lets us in is shown to the registry's own origin, and once a request
-//! has left that, never again.
+//! The rules for outgoing connections admit every address before it is contacted, including redirects. Credentials are
+//! sent only to the registry's own origin, and never again once a request was redirected elsewhere.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -29,11 +28,11 @@ pub struct Session {
     base: Url,
     client: Client,
     door: Door,
-    /// Clients for the origins that we were sent on to.
+    /// Clients for the origins of redirects.
     elsewhere: Mutex<HashMap<String, Client>>,
 }
 
-/// Something of the repository.
+/// An object of the repository.
 #[derive(Clone, Debug)]
 pub enum Thing {
     /// By tag or digest.
@@ -69,7 +68,7 @@ impl Thing {
     }
 }
 
-/// A manifest as it came, and what it was said to be.
+/// A manifest as received, and its declared type.
 pub struct Document {
     pub bytes: Vec<u8>,
     pub media_type: Option<String>,
@@ -92,8 +91,8 @@ impl Session {
         self.reference.host().to_owned()
     }
 
-    /// Asks for something, as often as makes sense. What is answered is there: 200, 206, or 416 for a
-    /// blob that ends before the byte that was asked for.
+    /// Requests an object, with retries. The answer is a success: 200, 206, or 416 for a blob that ends before the
+    /// requested byte.
     pub async fn get(&self, thing: &Thing) -> Result<Response, RegistryError> {
         let response = retry::patiently(|| self.once(thing)).await?;
         match response.status() {
@@ -104,7 +103,7 @@ impl Session {
         }
     }
 
-    /// A manifest or an index by its name, which is checked if it is a digest.
+    /// A manifest or an index by name; if that is a digest, it is verified.
     pub async fn manifest(&self, name: &str, max_bytes: usize) -> Result<Document, RegistryError> {
         let response = self.get(&Thing::Manifest(name.to_owned())).await?;
         let header = |name: &str| response.headers().get(name)?.to_str().ok();
@@ -119,7 +118,7 @@ impl Session {
         Ok(Document { bytes, media_type })
     }
 
-    /// A small blob, held in memory.
+    /// A small blob, in memory.
     pub async fn small_blob(
         &self,
         digest: Digest,
@@ -173,7 +172,7 @@ impl Session {
         }
     }
 
-    /// Goes where an answer sends us, step by step, each checked.
+    /// Follows redirects step by step, each checked.
     async fn follow(
         &self,
         mut at: Url,
@@ -242,12 +241,12 @@ impl Session {
         }
     }
 
-    /// What an answer means that is not what was asked for.
+    /// The error of an unexpected answer.
     async fn refusal(&self, thing: &Thing, response: Response) -> RegistryError {
         let (host, status) = (self.host(), response.status());
         let image = self.reference.familiar();
         let retry_after = retry::retry_after(&response);
-        // What cannot be read says nothing more than the status.
+        // If the body is unreadable, only the status is reported.
         let said = self.body(response, REGISTRY_SAID_MAX_BYTES).await.unwrap_or_default();
         let said = said::in_words(&said).unwrap_or_else(|| status.to_string());
         match status {
@@ -270,8 +269,8 @@ fn silent(host: &str) -> RegistryError {
     RegistryError::Unreachable { host: host.to_owned(), problem }
 }
 
-/// Where a registry answers. One on this machine may do without TLS, as Docker allows: it is asked with TLS
-/// first, and without only if it does not speak it. One whose certificate is wrong does speak it.
+/// The registry's URL. A registry on this machine may do without TLS, as Docker allows: TLS is tried first, and plain
+/// HTTP only if the server does not speak TLS. A server with an invalid certificate does speak it.
 async fn find(outgoing: &Outgoing, host: &str) -> Result<(Url, Client), RegistryError> {
     let refused = RegistryError::Refused;
     let place =
@@ -288,7 +287,7 @@ async fn find(outgoing: &Outgoing, host: &str) -> Result<(Url, Client), Registry
             let admitted = outgoing.admit(&plain, Chosen::ByOthers).await.map_err(refused)?;
             Ok((plain, admitted.client().map_err(refused)?))
         }
-        // Whatever else is wrong the next request will say.
+        // Other problems show with the next request.
         Ok(_) | Err(_) => Ok((secure, client)),
     }
 }

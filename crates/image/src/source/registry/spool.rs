@@ -1,14 +1,14 @@
-//! Where blobs are kept while an image is pulled: a directory with a file per owner and digest.
+//! Blobs on disk during a pull: a directory with a file per owner and digest.
 //!
 //! ```text
-//! <owner>-<digest>.partial   the first bytes of a blob; how many is all that is known of it
-//! <owner>-<digest>           a whole blob that was what its name says when it was put there
+//! <owner>-<digest>.partial   the first bytes of a blob; only their number is known
+//! <owner>-<digest>           a complete blob that matched its name when it was stored
 //! ```
 //!
-//! The invariant: no bytes leave here that do not have the digest they are asked by, and none to another than
-//! the owner whose pull brought them: a digest is no secret, and naming one is not having what it names. A partial
-//! file is hashed from its beginning when it is taken up again, a whole one when it is found, so a crash or a
-//! torn write costs a download and nothing else. One works on a file at a time.
+//! Invariant: only bytes that match the requested digest are returned, and only to the owner whose pull fetched them,
+//! because a digest is no secret, and naming one does not prove access to its content. A partial file is hashed from
+//! its beginning when it is resumed, a complete one when it is found, so a crash or a torn write only costs a download.
+//! Each file has one user at a time.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -30,22 +30,22 @@ use sandkeep_tree::digest::{Digest, Hasher, Mismatch};
 
 const PARTIAL: &str = "partial";
 
-/// The directory, of which one daemon makes one.
+/// The directory; one per daemon.
 #[derive(Debug)]
 pub struct Spool {
     directory: PathBuf,
     turns: Mutex<HashMap<String, Weak<Turn<()>>>>,
-    /// What owners have taken for files that wait for another pull.
+    /// Reserved space of files that wait for another pull.
     waiting: Mutex<HashMap<String, Reservation>>,
 }
 
-/// What there is of a blob.
+/// The state of a blob.
 pub enum Found {
     Whole(File),
     Part(Box<Part>),
 }
 
-/// A blob in the making, and the right to go on with it.
+/// An unfinished blob, and the exclusive right to continue it.
 pub struct Part {
     file: File,
     path: PathBuf,
@@ -57,16 +57,16 @@ pub struct Part {
     turn: OwnedMutexGuard<()>,
 }
 
-/// Whether all bytes of a part came in this pull.
+/// Whether all bytes of a part were fetched in this pull.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     Fresh,
-    /// Some were found here.
+    /// Some were resumed.
     TakenUp,
 }
 
 impl Spool {
-    /// Takes a directory, which is made if it is not there, and removes what nobody came back for.
+    /// Opens a directory, creating it if necessary, and removes expired files.
     pub fn open(directory: &Path) -> io::Result<Self> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         for entry in std::fs::read_dir(directory)? {
@@ -80,23 +80,23 @@ impl Spool {
         Ok(Self { directory, turns: Mutex::default(), waiting: Mutex::default() })
     }
 
-    /// What a whole blob of an owner is called.
+    /// The name of an owner's complete blob.
     pub fn file_name(owner: &Owner, digest: &Digest) -> String {
         let mut hasher = Hasher::new();
         for part in [&owner.organization, &owner.user, &owner.project] {
-            // With its length, so that no two owners' are the same.
+            // With its length, so that no two owners' names are the same.
             hasher.update(&(part.len() as u64).to_le_bytes());
             hasher.update(part.as_bytes());
         }
         format!("{}-{}", hasher.finish().hex(), digest.hex())
     }
 
-    /// Waits until nobody else works on the blob, and looks what there is of it.
+    /// Waits for exclusive access to the blob, and returns its state.
     pub async fn claim(&self, owner: &Owner, digest: Digest, size_bytes: u64) -> io::Result<Found> {
         let name = Self::file_name(owner, &digest);
         let path = self.directory.join(&name);
         let turn = self.turn(name.clone()).lock_owned().await;
-        // Whoever works on it counts it.
+        // The pull that works on it counts it.
         self.waiting().remove(&name);
         let look = move || match whole(&path, digest, size_bytes)? {
             Some(file) => Ok(Found::Whole(file)),
@@ -106,7 +106,7 @@ impl Spool {
         spawn_blocking(look).await?
     }
 
-    /// Leaves what there is of a blob for another pull. It still counts to its owner, out of `space`.
+    /// Keeps a blob for another pull. It still counts for its owner, out of `space`.
     pub fn leave(&self, owner: &Owner, digest: &Digest, space: &Reservation) {
         let name = Self::file_name(owner, digest);
         let whole = self.directory.join(&name);
@@ -118,11 +118,11 @@ impl Spool {
     }
 
     fn waiting(&self) -> MutexGuard<'_, HashMap<String, Reservation>> {
-        // Nothing panics while it holds the lock.
+        // No code panics while it holds the lock.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes a whole blob that is not needed any more. Who has it open keeps it.
+    /// Removes a complete blob that is no longer needed. Open descriptors stay valid.
     pub fn discard(&self, owner: &Owner, digest: &Digest) -> io::Result<()> {
         let name = Self::file_name(owner, digest);
         self.waiting().remove(&name);
@@ -148,7 +148,7 @@ fn gone(removed: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// The whole blob, if it is there and still what its name says; else it is removed.
+/// The complete blob, if it exists and still matches its name; otherwise it is removed.
 fn whole(path: &Path, digest: Digest, size_bytes: u64) -> io::Result<Option<File>> {
     let mut file = match File::open(path) {
         Ok(file) => file,
@@ -189,7 +189,7 @@ impl Part {
             file.set_len(0)?;
             length_bytes = 0;
         }
-        // Reading to the end also leaves the file where it is to be written on.
+        // Reading to the end also positions the file for appending.
         let hasher = hashed(&mut file)?;
         let origin = if length_bytes > 0 { Origin::TakenUp } else { Origin::Fresh };
         Ok(Self { file, path, hasher, length_bytes, expected, expected_bytes, origin, turn })
@@ -207,7 +207,7 @@ impl Part {
         self.origin
     }
 
-    /// Throws away what is there.
+    /// Discards its content.
     pub fn restart(&mut self) -> io::Result<()> {
         self.file.set_len(0)?;
         self.file.rewind()?;
@@ -217,7 +217,7 @@ impl Part {
         Ok(())
     }
 
-    /// Adds what comes next. Blocks. Too much of it is a [`Mismatch`] within the error.
+    /// Appends bytes. Blocks. Too many are a [`Mismatch`] within the error.
     pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         let length_bytes = self.length_bytes + bytes.len() as u64;
         if length_bytes > self.expected_bytes {
@@ -232,7 +232,7 @@ impl Part {
         Ok(())
     }
 
-    /// Gives a complete part its name, if that is what it is; else it begins anew, empty.
+    /// Gives a complete part its final name, if it matches; otherwise it starts over, empty.
     pub fn finish(mut self) -> io::Result<Result<File, (Mismatch, Self)>> {
         let (expected, found) = (self.expected, self.hasher.clone().finish());
         if found != expected {

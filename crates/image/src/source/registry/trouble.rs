@@ -1,4 +1,4 @@
-//! Why a request got no answer, as far as it makes a difference.
+//! Why a request failed, as far as the difference matters.
 
 use std::error::Error;
 use std::io::{self, ErrorKind};
@@ -7,9 +7,9 @@ use super::problem::RegistryError;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// What answered was no TLS, or nothing at all.
+    /// The server does not speak TLS, or nothing answered.
     NoTls,
-    /// It speaks TLS, with a certificate that nobody vouches for.
+    /// It speaks TLS, with an untrusted certificate.
     Untrusted,
     Other,
 }
@@ -32,7 +32,7 @@ pub fn trouble(error: &reqwest::Error) -> Trouble {
             {
                 return Trouble::NoTls;
             }
-            // What an io error wraps is not among its sources.
+            // The error inside an io error is not among its sources.
             Some(e) => e.get_ref().map(|inner| inner as _),
             None => error.source(),
         };

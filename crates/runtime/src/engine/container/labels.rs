@@ -1,4 +1,4 @@
-//! Labels of a container: all that tells whose sandbox it is, and for which plan it was made.
+//! Labels of a container: they alone identify its sandbox and the plan it was created for.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,7 +10,7 @@ const SANDBOX: &str = "sandkeep.sandbox";
 const ORGANIZATION: &str = "sandkeep.organization";
 const USER: &str = "sandkeep.user";
 const PROJECT: &str = "sandkeep.project";
-/// A digest of what the container was told to be.
+/// A digest of the container's settings.
 pub const PLAN: &str = "sandkeep.plan";
 
 pub fn write(id: &SandboxId, labels: &Labels, container: &Container) -> BTreeMap<String, String> {
@@ -27,7 +27,7 @@ pub fn write(id: &SandboxId, labels: &Labels, container: &Container) -> BTreeMap
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
 }
 
-/// `None` if any of them is missing.
+/// `None` if any label is missing.
 pub fn read(labels: &HashMap<String, String>) -> Option<(SandboxId, Labels)> {
     let get = |name: &str| labels.get(name).cloned();
     let owner =

@@ -1,5 +1,4 @@
-//! The suite where control groups of version 2 are the only ones: in a virtual machine, which this
-//! same test binary is put into.
+//! The suite with only cgroup v2: in a virtual machine, into which this same test binary is put.
 
 #[path = "../../../../../tests/vm/machine.rs"]
 mod machine;

@@ -1,4 +1,4 @@
-//! What has to be done to a directory so that it has the changes of a sandbox, and what is in the way.
+//! Computes the steps that give a directory the changes of a sandbox, and the conflicts.
 //!
 //! Three states of every file are compared: as it was in the sandbox before, as it is there now, and as it is in the
 //! directory. Where the directory has it as it was, the change is carried out; where it has it as it is now,
@@ -18,15 +18,15 @@ use sandkeep_tree::{
     digest::Digest,
 };
 
-/// Bits of a mode that come home: nobody gets another's identity from a sandbox.
+/// Mode bits that are applied: set-id bits from a sandbox are not.
 const MODE_MASK: u32 = 0o777;
 
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// In the order in which they can be carried out.
+    /// In an order in which they can be executed.
     pub steps: Vec<Step>,
     pub conflicts: Vec<Conflict>,
-    /// Directories that stay, because the caller has something of its own in them.
+    /// Directories that are kept, because the caller has files of its own in them.
     pub kept: Vec<TreePath>,
     /// How many changes were not looked at, because ignore files name them.
     pub ignored: usize,
@@ -48,7 +48,7 @@ pub enum Act {
     Write {
         mode: u32,
         digest: Digest,
-        /// What it is called in the sandbox.
+        /// Its path in the sandbox.
         source: TreePath,
     },
     Link {
@@ -82,7 +82,7 @@ pub fn plan(
     for change in changes {
         let source = change.tree_path()?;
         let Some(path) = source.within(top) else { continue };
-        // The directory itself is the caller's, whatever its counterpart became.
+        // The directory itself belongs to the caller, whatever its counterpart became.
         if path.is_root() {
             match change.after.as_ref().or(change.before.as_ref()).map(|facts| facts.kind) {
                 Some(FileKind::Directory) | None => continue,
@@ -109,7 +109,7 @@ struct Planning<'a> {
     dir: &'a View,
     selection: &'a Selection,
     plan: Plan,
-    /// Directories that have to go, because something else takes their place.
+    /// Directories that must be removed, because something else takes their place.
     needed: BTreeSet<TreePath>,
     /// From where to where files were renamed.
     renamed: Vec<(TreePath, TreePath)>,
@@ -194,13 +194,13 @@ impl Planning<'_> {
                     let target = target.ok_or(ApplyError::Manifest("a target is missing"))?;
                     Some(Act::Link { target })
                 }
-                // They mean nothing outside of the sandbox.
+                // They have no meaning outside of the sandbox.
                 FileKind::Fifo | FileKind::Socket | FileKind::Device => return Ok(()),
             },
         };
         self.remove_first(here.as_ref(), &path, act.as_ref());
         match act {
-            // What is in it could not be written, if the caller may not write there.
+            // Its contents could not be written if the caller had no write permission.
             Some(Act::MakeDirectory { mode }) if mode & 0o700 != 0o700 => {
                 let open = Act::MakeDirectory { mode: mode | 0o700 };
                 self.plan.steps.push(Step { path: path.clone(), act: open });
@@ -212,7 +212,7 @@ impl Planning<'_> {
         Ok(())
     }
 
-    /// What is there goes before something of another kind comes. A file is replaced at once.
+    /// An existing entry is removed before one of another kind is created. A file is replaced in one step.
     fn remove_first(&mut self, here: Option<&Node>, path: &TreePath, next: Option<&Act>) {
         let Some(node) = here else { return };
         let directory = node.kind() == FileType::Directory;
@@ -308,7 +308,7 @@ impl Planning<'_> {
         let is_removal = |step: &&Step| matches!(step.act, Act::Remove | Act::RemoveDirectory);
         let removed = self.plan.steps.iter().filter(is_removal).map(|step| step.path.clone());
         let mut removed: BTreeSet<TreePath> = removed.collect();
-        // Those within come after those that they are in.
+        // Inner directories come after the ones that contain them.
         let candidates: Vec<TreePath> = removed.iter().rev().cloned().collect();
         for path in candidates {
             let Some(node) = self.dir.look(&path)? else { continue };
@@ -332,7 +332,7 @@ impl Planning<'_> {
         Ok(())
     }
 
-    /// Directories that lead to something new and that the directory does not have.
+    /// Missing parent directories of new entries.
     fn make_parents(&mut self) -> io::Result<()> {
         let comes = |step: &&Step| {
             matches!(step.act, Act::MakeDirectory { .. } | Act::Write { .. } | Act::Link { .. })
@@ -379,7 +379,7 @@ impl Planning<'_> {
     }
 }
 
-/// Whether something is what the facts say, as far as the directory cares.
+/// Whether an entry matches the facts, as far as the directory is concerned.
 fn is_as(here: Option<&Node>, facts: Option<&ToldFacts>) -> Result<bool, ApplyError> {
     let (Some(node), Some(facts)) = (here, facts) else {
         return Ok(here.is_none() && facts.is_none());

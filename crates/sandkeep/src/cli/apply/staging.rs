@@ -1,9 +1,8 @@
-//! Changing a directory as a whole: everything new is written beside it first, in a directory within it that only
-//! this uses; then it is written down what will be done; then it is done by renames. If a step fails, those
-//! before it are undone. If the program or the machine dies, the next one to come finds the notes and undoes it
-//! then. When the notes are removed, it is done for good.
+//! Changes a directory as a whole: all new files are first written to a private directory inside it; then the steps are
+//! recorded; then they are done by renames. If a step fails, the earlier ones are undone. If the program or the machine
+//! dies, the next run finds the record and undoes them. When the record is removed, the change is final.
 //!
-//! No link is followed and nothing outside of the directory is touched, whoever changes it meanwhile.
+//! No link is followed and nothing outside of the directory is touched, even if it is changed concurrently.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -20,11 +19,11 @@ use super::ApplyError;
 use super::plan::{Act, Step};
 use sandkeep_tree::{TreePath, beneath, untrusted};
 
-/// The directory within the one that is changed.
+/// The private directory.
 pub const PLACE: &str = ".sandkeep-apply";
 const JOURNAL: &str = "journal";
 
-/// Whether an earlier one was cut off.
+/// Whether an earlier run was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     Nothing,
@@ -37,7 +36,7 @@ pub struct Staging {
     place: OwnedFd,
 }
 
-/// A step as it is written down before it is taken.
+/// A step, as recorded before it is taken.
 #[derive(Debug, Serialize, Deserialize)]
 struct Noted {
     path: Vec<u8>,
@@ -47,16 +46,16 @@ struct Noted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Undo {
-    /// Put back what was there, or remove what came.
+    /// Put the old entry back, or remove the new one.
     Restore,
-    /// Put back what was there.
+    /// Put the old entry back.
     PutBack,
     RemoveDirectory,
     Mode(u32),
 }
 
 impl Staging {
-    /// Begins to change a directory, after undoing what an earlier one that was cut off has done.
+    /// Starts changing a directory, after undoing an earlier run that was interrupted.
     pub fn begin(dir: OwnedFd) -> Result<(Self, Found), ApplyError> {
         match mkdirat(&dir, PLACE, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -117,7 +116,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Writes down how each step is undone. All that is new is on disk before anything is replaced by it.
+    /// Records how each step is undone. All new files are on disk before they replace anything.
     fn prepare(&self, steps: &[Step]) -> io::Result<Vec<Noted>> {
         let notes: Vec<Noted> =
             steps.iter().map(|step| self.note(step)).collect::<Result<_, _>>()?;
@@ -126,7 +125,7 @@ impl Staging {
         Ok(notes)
     }
 
-    /// Nothing was done, or all of it: what is left is rubbish, and the next one removes what stays of it.
+    /// Nothing was done, or everything: the rest is garbage, and the next run removes what is left of it.
     pub fn clear(self) {
         let _ = untrusted::empty(&self.place);
         let _ = unlinkat(&self.dir, PLACE, AtFlags::REMOVEDIR);
@@ -144,7 +143,7 @@ impl Staging {
                 });
                 match mode {
                     Ok(mode) => Undo::Mode(mode),
-                    // A step before this one makes it, and undoing that removes it.
+                    // An earlier step creates it, and undoing that removes it.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => Undo::Mode(0o700),
                     Err(error) => return Err(error),
                 }
@@ -187,7 +186,7 @@ impl Staging {
                 fchmod(beneath::open_dir(&parent, name)?, Mode::from_raw_mode(*mode))?;
             }
             Act::Write { .. } | Act::Link { .. } => {
-                // By a second name, so that there always is one file or the other.
+                // By a hard link, so that one file or the other always exists.
                 match linkat(&parent, name, &self.place, old_name(number), AtFlags::empty()) {
                     Ok(()) | Err(Errno::NOENT) => {}
                     Err(error) => return Err(error.into()),
@@ -199,7 +198,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Undoes what was done of the steps, the last first. It can be repeated.
+    /// Undoes the completed steps, last first. Idempotent.
     fn undo(&self, notes: &[Noted]) -> Result<(), ApplyError> {
         for (number, noted) in notes.iter().enumerate().rev() {
             let path = TreePath::clean(&noted.path)?;
@@ -212,7 +211,8 @@ impl Staging {
     fn undo_one(&self, number: usize, undo: Undo, path: &TreePath) -> io::Result<()> {
         let (parent, name) = match self.parent(path) {
             Ok(found) => found,
-            // Its directory was never made, or is undone already; in its place there may be what it replaces.
+            // Its directory was never created, or is undone already; in its place there may be the entry that it
+            // replaces.
             Err(error) if is_no_directory(&error) => return Ok(()),
             Err(error) => return Err(error),
         };
@@ -224,7 +224,7 @@ impl Staging {
             Undo::Restore if !has(&new_name(number)) => {
                 unless_gone(unlinkat(&parent, name, AtFlags::empty()))?
             }
-            // It was not taken.
+            // The step was not taken.
             Undo::Restore | Undo::PutBack => {}
             Undo::RemoveDirectory => match unlinkat(&parent, name, AtFlags::REMOVEDIR) {
                 Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::NOTEMPTY | Errno::EXIST) => {}
@@ -238,7 +238,7 @@ impl Staging {
         Ok(())
     }
 
-    /// The directory that something is in, and its name there.
+    /// The parent directory of an entry, and its name there.
     fn parent<'a>(&self, path: &'a TreePath) -> io::Result<(OwnedFd, &'a [u8])> {
         refuse_own(path)?;
         let (parent, name) = path.split().ok_or(io::ErrorKind::InvalidInput)?;
@@ -246,7 +246,7 @@ impl Staging {
     }
 }
 
-/// Nothing in the place where changes are staged is anybody else's.
+/// Refuses paths in the private directory.
 fn refuse_own(path: &TreePath) -> io::Result<()> {
     match path.is_beneath(&place_path()) {
         true => Err(io::Error::new(io::ErrorKind::InvalidInput, "this name is sandkeep's own")),
@@ -270,7 +270,7 @@ fn unless_gone(done: rustix::io::Result<()>) -> rustix::io::Result<()> {
     }
 }
 
-/// A link in its place is not followed.
+/// Does not follow a link in its place.
 fn set_mode(parent: &OwnedFd, name: &[u8], mode: u32) -> io::Result<()> {
     let stat = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
     match FileType::from_raw_mode(stat.st_mode) {
@@ -289,7 +289,7 @@ fn old_name(step: usize) -> String {
 
 #[cfg(test)]
 impl Staging {
-    /// Does as [`Staging::commit`] does, and dies before a step.
+    /// Like [`Staging::commit`], but dies before a step.
     pub fn die_at(self, steps: &[Step], number: usize) {
         let notes: Vec<_> = steps.iter().map(|step| self.note(step).expect("a note")).collect();
         self.write_down(&notes).expect("it is written down");

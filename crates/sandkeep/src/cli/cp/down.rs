@@ -1,5 +1,5 @@
-//! Out of a sandbox. What comes from there is not trusted: an archive is unpacked beneath one directory, without
-//! following links, and its files are the caller's own.
+//! Copies out of a sandbox. The data is not trusted: an archive is unpacked below one directory, without following
+//! links, and its files belong to the caller.
 
 use std::fs;
 use std::io::{self, Read, Seek as _, Write};
@@ -63,15 +63,15 @@ pub async fn copy(
     Ok(Exit::Ok)
 }
 
-/// The part of what is told of a file that copying needs.
+/// The metadata of a file that copying needs.
 #[derive(serde::Deserialize)]
 struct Entry {
     kind: String,
-    /// In octal.
+    /// Octal.
     mode: String,
 }
 
-/// What a link leads to counts, so the trailing part asks for what is behind it.
+/// A link's target counts, so the query's trailing part resolves it.
 async fn is_directory(client: &Client, files: &str, source: &Remote) -> Result<bool, Failure> {
     let behind = source.join(std::ffi::OsStr::new("."));
     let query = format!("path={}", behind.encoded());
@@ -84,7 +84,7 @@ async fn is_directory(client: &Client, files: &str, source: &Remote) -> Result<b
 
 async fn mode_of(client: &Client, files: &str, query: &str) -> Result<Option<u32>, Failure> {
     let entry: Entry = client.get_raw(&format!("{files}/stat"), query).await?;
-    // A link has a mode of its own, which says nothing about the file.
+    // A link's own mode says nothing about the file.
     if entry.kind != "file" {
         return Ok(None);
     }
@@ -95,7 +95,7 @@ fn header(answer: &Response, name: &str) -> Option<u64> {
     answer.headers().get(name)?.to_str().ok()?.parse().ok()
 }
 
-/// As `cp` and `docker cp` have it: into a directory that is there, else under the name that is given.
+/// As with `cp` and `docker cp`: into an existing directory, otherwise under the given name.
 fn file_for(source: &Remote, target: &Path) -> Result<PathBuf, Failure> {
     match (target.is_dir(), source.as_path().file_name()) {
         (true, Some(name)) => Ok(target.join(name)),
@@ -106,7 +106,7 @@ fn file_for(source: &Remote, target: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
-/// A link is not followed: it may have come from a sandbox as well.
+/// A link is not followed: it may also have come from a sandbox.
 fn check_file(path: &Path, guard: GuardArgs) -> Result<(), Failure> {
     if path.is_symlink() {
         let problem = format!("{} is a symbolic link; name the file it leads to", path.display());
@@ -130,7 +130,7 @@ enum Made {
     Before,
 }
 
-/// The same for a directory, which is made.
+/// The same for a directory, which is created.
 fn directory_for(source: &Remote, target: &Path) -> Result<Directory, Failure> {
     let directory = match (target.is_dir(), source.as_path().file_name()) {
         (true, Some(name)) if !means_content(source.as_path()) => target.join(name),
@@ -169,12 +169,12 @@ async fn file(
         replacement.write(&bytes)?;
         bar.inc(bytes.len() as u64);
     }
-    // Nobody else becomes somebody by running what a sandbox has made.
+    // No set-id bits, so that running a file from a sandbox gives nobody another identity.
     replacement.finish(mode.map(|mode| mode & 0o777))?;
     Ok(())
 }
 
-/// Unpacks on a thread that may wait for a disk, as fast as it comes.
+/// Unpacks on a thread that may block, as fast as data arrives.
 async fn tree(
     client: &Client,
     mut answer: Response,
@@ -191,7 +191,7 @@ async fn tree(
         match chunk(client, &mut answer).await {
             Ok(Some(bytes)) => {
                 bar.inc(bytes.len() as u64);
-                // Who takes no more has a reason, which is told below.
+                // The reason why the receiver stopped is reported below.
                 if sender.send(Ok(bytes)).await.is_err() {
                     break None;
                 }
@@ -212,8 +212,8 @@ async fn tree(
     }
 }
 
-/// All of an archive is looked through before any of it is written, so the whole of it is kept for that long, in a file
-/// without a name beside the others.
+/// The whole archive is checked before any of it is written, so until then it is kept in an unnamed file beside the
+/// others.
 fn unpack(root: &Path, guard: &Guard, from: &mut Pieces) -> Result<(), Failure> {
     if let Guard::Allow = guard {
         unpack_into(root, Ownership::Own, from)?;
@@ -237,7 +237,7 @@ fn unpack(root: &Path, guard: &Guard, from: &mut Pieces) -> Result<(), Failure> 
     Ok(())
 }
 
-/// What comes in pieces, as a file.
+/// A stream of pieces, read as a file.
 struct Pieces {
     receiver: mpsc::Receiver<io::Result<Bytes>>,
     held: Bytes,

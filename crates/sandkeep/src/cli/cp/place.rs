@@ -1,4 +1,4 @@
-//! The two ends of a copy, as they are written on a command line.
+//! The two ends of a copy, as written on the command line.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -30,7 +30,7 @@ impl End {
             return Ok(Self::Standard);
         }
         let bytes = text.as_bytes();
-        // A path of this machine that looks like one is written with ./ before it.
+        // A local path that looks like one is written with a leading ./.
         let split = bytes.iter().position(|byte| matches!(byte, b':' | b'/'));
         let split = split.filter(|at| bytes[*at] == b':');
         let named = split.and_then(|at| std::str::from_utf8(&bytes[..at]).ok());
@@ -53,13 +53,13 @@ impl Remote {
         Path::new(OsStr::from_bytes(&self.path))
     }
 
-    /// The same with a name beneath it.
+    /// The same with a name appended.
     pub fn join(&self, name: &OsStr) -> Self {
         let path = self.as_path().join(name).into_os_string().into_vec();
         Self { sandbox: self.sandbox.clone(), path }
     }
 
-    /// For a query: every byte that could mean something else is written as its number.
+    /// For a query: every other byte is percent-encoded.
     pub fn encoded(&self) -> String {
         const MEANING: &AsciiSet =
             &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
@@ -73,13 +73,13 @@ impl fmt::Display for Remote {
     }
 }
 
-/// Whether only what is in a directory is meant, and not it itself.
+/// Whether only the contents of a directory are meant.
 pub fn means_content(path: &Path) -> bool {
     let bytes = path.as_os_str().as_bytes();
     bytes == b"." || bytes.ends_with(b"/.")
 }
 
-/// Whether a path can only be that of a directory.
+/// Whether the path can only be a directory's.
 pub fn means_directory(path: &Path) -> bool {
     path.as_os_str().as_bytes().ends_with(b"/") || means_content(path)
 }

@@ -1,4 +1,4 @@
-//! Into a sandbox.
+//! Copies into a sandbox.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -94,7 +94,7 @@ async fn tree(
     let packing = tokio::task::spawn_blocking(move || {
         let packed = pack_to(&root, &mut Pieces { sender: sender.clone(), bar: shown });
         if packed.is_err() {
-            // So that nobody takes what was sent for whole.
+            // So that the receiver does not mistake it for complete.
             let _ = sender.blocking_send(Err(io::ErrorKind::UnexpectedEof.into()));
         }
         packed
@@ -114,7 +114,7 @@ async fn tree(
     }
 }
 
-/// What the target is now.
+/// What the target is at present.
 enum Found {
     Directory,
     Other,
@@ -131,7 +131,7 @@ async fn is_directory(client: &Client, files: &str, target: &Remote) -> Result<F
     }
 }
 
-/// What it is called, also if it is only `..`.
+/// Its name, resolving `..` if necessary.
 fn name_of(path: &Path) -> Result<OsString, Failure> {
     if let Some(name) = path.file_name() {
         return Ok(name.to_owned());
@@ -140,7 +140,7 @@ fn name_of(path: &Path) -> Result<OsString, Failure> {
     Ok(whole.file_name().unwrap_or(OsStr::new("root")).to_owned())
 }
 
-/// An archive on its way, in pieces.
+/// An archive that is sent in pieces.
 struct Pieces {
     sender: mpsc::Sender<io::Result<Bytes>>,
     bar: ProgressBar,

@@ -1,4 +1,4 @@
-//! What the doctor found, and how it is told.
+//! The doctor's findings, and their presentation.
 
 use serde::Serialize;
 use serde_json::json;
@@ -15,7 +15,7 @@ use sandkeep_home::{Battery, Verdict};
 use sandkeep_runtime::Usable;
 use sandkeep_storage::StorageCapabilities;
 
-/// Everything, as `--json` prints it.
+/// Everything, as printed by `--json`.
 #[derive(Debug, Serialize)]
 pub struct Diagnosis {
     kernel: String,
@@ -28,7 +28,7 @@ pub struct Diagnosis {
 struct StorageFound {
     name: &'static str,
     capabilities: StorageCapabilities,
-    /// Why it is not a better one.
+    /// Why a better one is not used.
     #[serde(skip_serializing_if = "Option::is_none")]
     warning: Option<String>,
 }
@@ -41,12 +41,12 @@ struct RuntimeFound {
     /// Why it is not usable.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// How to have it.
+    /// How to install it.
     #[serde(skip_serializing_if = "Option::is_none")]
     remedy: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     battery: Option<Battery>,
-    /// Why the battery came to no verdict.
+    /// Why the tests gave no verdict.
     #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<String>,
 }
@@ -92,7 +92,7 @@ impl RuntimeFound {
         Self { name: view.name, installed, usable, reason, remedy, battery, failure }
     }
 
-    /// Runs the battery, and leaves what it found for the daemon.
+    /// Runs the tests, and stores the results for the daemon.
     async fn try_it(&mut self, ward: &Ward, view: &RuntimeView, settings: &Settings) {
         match doctor::examine(ward, view).await {
             Ok(battery) => {
@@ -113,7 +113,7 @@ impl RuntimeFound {
 }
 
 impl Diagnosis {
-    /// Nothing leaks, nothing stayed undecided, and something can be used.
+    /// Nothing leaks, nothing is undecided, and something can be used.
     pub fn is_fine(&self) -> bool {
         self.runtimes.iter().all(RuntimeFound::is_fine)
             && self.runtimes.iter().any(|runtime| runtime.usable)
@@ -136,7 +136,7 @@ impl Diagnosis {
         self.print_attempts()
     }
 
-    /// One row for each attempt, one column for each runtime that was tried; then why, where one leaks.
+    /// One row per attempt, one column per tested runtime; then the reasons of leaks.
     fn print_attempts(&self) -> Result<(), Failure> {
         let tried: Vec<(&str, &Battery)> =
             self.runtimes.iter().filter_map(|r| Some((r.name, r.battery.as_ref()?))).collect();

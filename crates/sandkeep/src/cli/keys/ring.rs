@@ -1,4 +1,4 @@
-//! The keys of a data directory, beside whoever uses it.
+//! The keys of a data directory, used concurrently with a daemon.
 
 use std::io;
 use std::path::Path;
@@ -10,7 +10,7 @@ use sandkeep_doors::auth::{KeyRing, Latch};
 use sandkeep_home::{DataDir, REGISTRY};
 use sandkeep_store::{SqliteError, SqliteStore, StoreError};
 
-/// Keys are no node's own.
+/// Keys belong to no node.
 const NO_NODE: &str = "";
 
 /// The keys of a directory that has a registry; `None` if it has none yet.
@@ -26,18 +26,18 @@ pub fn open(data_dir: &Path) -> Result<Option<KeyRing>, Error> {
     }
     match SqliteStore::open_beside(&path) {
         Ok(store) => Ok(Some(ring(store, data_dir))),
-        // A daemon, or another of us, is just about to make it.
+        // A daemon, or another process of ours, is just creating it.
         Err(StoreError::Unavailable(cause)) if is_empty(&*cause) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-/// The keys of a directory, which is prepared as a daemon would do it if it is new.
+/// The keys of a directory. A new directory is prepared as a daemon would do it.
 pub fn open_or_make(data_dir: &Path) -> Result<KeyRing, Error> {
     if let Some(ring) = open(data_dir)? {
         return Ok(ring);
     }
-    // Only while the registry is made: a daemon that starts meanwhile is told that another is here.
+    // Held only while the registry is created: a daemon that starts meanwhile reports that the directory is in use.
     let data = DataDir::open(data_dir)?;
     drop(SqliteStore::open(&data.path().join(REGISTRY))?);
     let store = SqliteStore::open_beside(&data.path().join(REGISTRY))?;

@@ -1,4 +1,4 @@
-//! Calls of a daemon elsewhere, through the client. Who calls is whoever has the key of that client.
+//! Forwards calls to a remote daemon. The caller is the owner of the client's API key.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -18,7 +18,7 @@ use sandkeep_doors::mcp::{
 
 pub struct Relay {
     client: Client,
-    /// The default sandbox, once it was asked for.
+    /// The default sandbox, once it was requested.
     default: Mutex<Option<SandboxId>>,
 }
 

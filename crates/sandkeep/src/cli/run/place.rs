@@ -1,8 +1,8 @@
-//! The temporary data directory of a `run`, and the leftovers of those that were killed.
+//! The temporary data directory of a `run`, and the leftovers of killed runs.
 //!
-//! A run holds the lock of its directory for as long as it lives, so an unlocked one is nobody's. The
-//! one moment in which that is not yet so lies between making a directory and locking it; runs hold a
-//! shared lock on the parent meanwhile, and sweepers an exclusive one while they claim.
+//! A run locks its directory for as long as it lives, so an unlocked one has no owner. The only exception is the moment
+//! between creating a directory and locking it: there a run holds a shared lock on the parent, and a sweeper takes an
+//! exclusive one while it claims leftovers.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -20,17 +20,17 @@ use sandkeep_home::{DataDir, Instance};
 use sandkeep_sys::{cgroup, mount};
 
 const PREFIX: &str = "sandkeep-run.";
-/// How much of a random id makes a directory's name; a name that is taken is an error, not a risk.
+/// How much of a random id is used in a directory's name; an existing name is an error, not a risk.
 const NAME_LEN: usize = 10;
 
-/// Makes and locks a directory of our own.
+/// Creates and locks a new directory.
 pub fn make(parent: &Path) -> Result<DataDir, Error> {
     let random = SandboxId::random();
     let name = &random.as_str()[SandboxId::PREFIX.len()..][..NAME_LEN];
     let path = parent.join(format!("{PREFIX}{name}"));
     let unusable = |source| Error::DataDir { path: path.display().to_string(), source };
-    // Without the lock, which a stranger could hold for ever, the worst that can happen is that a
-    // sweeper takes the directory before us; then locking it fails and says so.
+    // Without this lock, which another user could hold forever, the worst case is that a sweeper takes the directory
+    // first; then locking it fails with an error.
     let _claimless = parent_lock(parent, FlockOperation::NonBlockingLockShared);
     DirBuilder::new().mode(0o700).create(&path).map_err(unusable)?;
     Ok(DataDir::open(&path)?)
@@ -41,8 +41,7 @@ fn parent_lock(parent: &Path, how: FlockOperation) -> Option<File> {
     flock(&dir, how).ok().map(|()| dir)
 }
 
-/// Ends and removes what killed runs of this user left behind. Of the settings only those matter that say
-/// where things are.
+/// Ends and removes the leftovers of this user's killed runs. Only settings that contain paths matter here.
 pub async fn sweep(parent: &Path, settings: &Settings) {
     clear_all(claim(parent), settings).await;
 }
@@ -77,7 +76,7 @@ async fn clear_all(leftovers: Vec<DataDir>, settings: &Settings) {
     }
 }
 
-/// The leftovers, each now locked by us.
+/// The leftovers, now locked by us.
 fn claim(parent: &Path) -> Vec<DataDir> {
     let leftovers = leftovers(parent);
     if leftovers.is_empty() {
@@ -93,8 +92,8 @@ fn claim(parent: &Path) -> Vec<DataDir> {
         .collect()
 }
 
-/// Directories of our kind. In a /tmp that all can write to, only our own uid makes one ours, and a
-/// symbolic link is never one.
+/// Directories of our kind. In a world-writable /tmp a directory must have our own uid, and a symbolic link is never
+/// accepted.
 fn leftovers(parent: &Path) -> Vec<PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
@@ -110,7 +109,7 @@ fn leftovers(parent: &Path) -> Vec<PathBuf> {
 
 async fn clear(data: DataDir, settings: &Settings) -> Result<(), Error> {
     let place = Place::of(&data);
-    // Nothing is made there any more, so no policy matters.
+    // No sandboxes are created there any more, so no policy matters.
     let settings = Settings {
         docker_host: settings.docker_host.clone(),
         podman_host: settings.podman_host.clone(),
@@ -122,7 +121,7 @@ async fn clear(data: DataDir, settings: &Settings) -> Result<(), Error> {
     place.remove()
 }
 
-/// What is to be removed when the broker in it is gone.
+/// What to remove when the broker is gone.
 pub struct Place {
     path: PathBuf,
     instance: Instance,
@@ -137,8 +136,8 @@ impl Place {
         &self.path
     }
 
-    /// The last step. The directory is the only record of what its run made, so it stays as long as
-    /// any of that does, and the next run tries again.
+    /// The last step. The directory is the only record of what its run created, so it is kept as long as any of that
+    /// exists, and the next run tries again.
     pub fn remove(&self) -> Result<(), Error> {
         self.clear_host().and_then(|()| fs::remove_dir_all(&self.path)).map_err(|source| {
             let path = self.path.display().to_string();
@@ -146,10 +145,10 @@ impl Place {
         })
     }
 
-    /// Fails if something of the run is left outside of its directory. A run that was killed before it
-    /// noted down its sandbox leaves groups of which no broker knows.
+    /// Fails if parts of the run are left outside of its directory. A run that was killed before it recorded its
+    /// sandbox leaves cgroups that no broker knows.
     fn clear_host(&self) -> io::Result<()> {
-        // What is mounted in it may be a part of the host, and removing "it" would remove that.
+        // A mount in it may be a part of the host, and removing the directory would delete that part.
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
         if let Some(mount) = mount_beneath(&mounts, &self.path) {
             let problem = format!("something is still mounted on {}", mount.display());
@@ -168,7 +167,7 @@ impl Place {
     }
 }
 
-/// The first mount point in a mountinfo table that is `path` or in it.
+/// The first mount point in a mountinfo table that is `path` or below it.
 fn mount_beneath(table: &str, path: &Path) -> Option<PathBuf> {
     let mut points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(mount::unescape);
     points.find(|point| point.starts_with(path))

@@ -1,4 +1,4 @@
-//! The signals that a `run` passes on to its command.
+//! Signals that a `run` forwards to its command.
 
 use tokio::signal::unix::{self, SignalKind};
 
@@ -21,7 +21,7 @@ impl Signal {
         .as_raw_value()
     }
 
-    /// As a shell reports a command that this signal ended.
+    /// The shell's exit code for a command that this signal ended.
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Hangup => 129,

@@ -1,4 +1,4 @@
-//! Which certificate a daemon serves with, and when it is read again.
+//! The certificate that a daemon serves with, and when it is reloaded.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use sandkeep_doors::kit::tls::{Tls, TlsError, TlsFiles, fingerprint, own_certifi
 /// The certificate in use.
 pub struct Served {
     pub tls: Arc<Tls>,
-    /// `None` if others vouch for it.
+    /// `None` if an authority has signed it.
     pub own: Option<Own>,
 }
 
-/// What a person needs to trust a certificate that the daemon made itself.
+/// What a user needs to trust a self-signed certificate.
 pub struct Own {
     pub path: PathBuf,
     pub fingerprint: String,
 }
 
-/// `None` is plain HTTP.
+/// `None` means plain HTTP.
 pub fn open(settings: &Settings, data_dir: &Path) -> Result<Option<Served>, Failure> {
     let unusable = |e: TlsError| Failure::Usage { problem: format!("tls: {}", with_causes(&e)) };
     let (files, own) = match settings.tls.source() {
@@ -41,7 +41,7 @@ pub fn open(settings: &Settings, data_dir: &Path) -> Result<Option<Served>, Fail
     Ok(Some(Served { tls, own }))
 }
 
-/// What callers may know this machine by.
+/// The names under which clients may address this machine.
 fn names(settings: &Settings) -> Vec<String> {
     let mut names = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
     let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -53,7 +53,7 @@ fn names(settings: &Settings) -> Vec<String> {
     names
 }
 
-/// Whoever renews a certificate sends SIGHUP afterwards.
+/// Reloads the certificate on SIGHUP, which renewal tools send.
 fn reload_on_hangup(tls: Arc<Tls>) -> Result<(), Failure> {
     let mut hangup = signal(SignalKind::hangup()).map_err(Failure::system("handle signals"))?;
     tokio::spawn(async move {

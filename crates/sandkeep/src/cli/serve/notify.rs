@@ -1,5 +1,5 @@
-//! Telling systemd how far the daemon is: `sd_notify(3)`, which is one datagram to a Unix socket. Without
-//! `NOTIFY_SOCKET` nobody wants to know. That nobody could be told never stops a daemon.
+//! Reports the daemon's progress to systemd: `sd_notify(3)`, one datagram to a Unix socket. Without `NOTIFY_SOCKET`
+//! nothing is sent. A failure to report never stops a daemon.
 
 use std::ffi::OsStr;
 use std::io;
@@ -7,12 +7,12 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Where the supervisor listens, if there is one.
+/// The supervisor's socket, if there is one.
 pub struct Supervisor {
     socket: Option<(UnixDatagram, SocketAddr)>,
 }
 
-/// How far the daemon is.
+/// The progress of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     Starting,
@@ -35,7 +35,7 @@ impl Supervisor {
         Self { socket }
     }
 
-    /// Tells the stage, and one line for `systemctl status`.
+    /// Reports the stage, and one line for `systemctl status`.
     pub fn tell(&self, stage: Stage, status: &str) {
         let Some((socket, address)) = &self.socket else { return };
         let assignment = match stage {
@@ -50,7 +50,7 @@ impl Supervisor {
     }
 }
 
-/// A name that begins with `@` is one in the abstract namespace.
+/// A name that starts with `@` is in the abstract namespace.
 fn open(address: &OsStr) -> io::Result<(UnixDatagram, SocketAddr)> {
     let bytes = address.as_bytes();
     let address = match bytes.strip_prefix(b"@") {
@@ -61,7 +61,7 @@ fn open(address: &OsStr) -> io::Result<(UnixDatagram, SocketAddr)> {
         }
     };
     let socket = UnixDatagram::unbound()?;
-    // A manager that does not read must not hold the daemon up.
+    // A service manager that does not read must not block the daemon.
     socket.set_nonblocking(true)?;
     Ok((socket, address))
 }

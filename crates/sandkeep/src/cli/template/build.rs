@@ -1,4 +1,4 @@
-//! `sandkeep template build`: sends a directory with a build file, and shows how the build goes.
+//! `sandkeep template build`: uploads a directory with a build file, and shows the build's progress.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Read};
@@ -77,10 +77,10 @@ struct Event {
     problem: Option<Box<Problem>>,
 }
 
-/// The build file, and whether it is among the files that are sent.
+/// The build file, and whether it is among the uploaded files.
 struct BuildFile {
     name: String,
-    /// Its bytes, if it has to be sent besides.
+    /// Its content, if it has to be sent separately.
     apart: Option<Vec<u8>>,
 }
 
@@ -120,7 +120,7 @@ fn unusable(path: &Path, why: &dyn std::fmt::Display) -> Failure {
     Failure::Usage { problem: format!("{}: {why}", path.display()) }
 }
 
-/// What a directory is called.
+/// The name of a directory.
 fn name_of(context: &Path) -> Result<TemplateName, Failure> {
     let whole = std::fs::canonicalize(context).map_err(|e| unusable(context, &e))?;
     let name = whole.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -164,8 +164,8 @@ fn ignore(context: &Path, file: &BuildFile) -> Result<Ignore, Failure> {
     Ok(Ignore::default())
 }
 
-/// The directory as an archive, made while it is sent. The build file and the lists of what is left out are always
-/// in it: the daemon needs them, and leaves them out itself.
+/// The directory as an archive, created while it is sent. The build file and the ignore files are always included,
+/// because the daemon needs them; it excludes them itself.
 fn archive(
     context: &Path,
     directory: OwnedFd,
@@ -178,7 +178,7 @@ fn archive(
         let is_needed = *path == needed
             || needed.starts_with(&format!("{path}/"))
             || path.ends_with(IGNORE_FILE);
-        // What is in a directory that is left out may be let in again.
+        // Entries of an excluded directory may be included again.
         let is_passed = || ignore.lets_in() && context.join(&*path).is_dir();
         match ignore.leaves_out(&path) && !is_needed && !is_passed() {
             true => Kept::No,
@@ -199,7 +199,7 @@ fn archive(
         }
     };
     let (pieces, taken) = mpsc::channel(UPLOAD_CHUNKS_MAX);
-    // Reading files blocks, and what is read waits until it is sent.
+    // Reading files blocks, and the pieces wait until they are sent.
     tokio::task::spawn_blocking(move || send(std::io::Cursor::new(first).chain(files), &pieces));
     let taken =
         stream::unfold(taken, |mut taken| async move { Some((taken.recv().await?, taken)) });
@@ -213,7 +213,7 @@ fn send(mut archive: impl Read, pieces: &mpsc::Sender<std::io::Result<Bytes>>) {
             piece.truncate(read);
             Bytes::from(piece)
         });
-        // An end is told by hanging up, an error by itself.
+        // The end is signaled by closing the channel, an error by an item.
         let (at_end, failed) = (matches!(&read, Ok(piece) if piece.is_empty()), read.is_err());
         if at_end || pieces.blocking_send(read).is_err() || failed {
             return;
@@ -221,7 +221,7 @@ fn send(mut archive: impl Read, pieces: &mpsc::Sender<std::io::Result<Bytes>>) {
     }
 }
 
-/// Shows the steps and what they say until the one event that comes last.
+/// Shows the steps and their output until the last event.
 async fn follow(mut lines: Lines, client: &Client, format: Format) -> Result<Exit, Failure> {
     let mut at_line_start = true;
     let last = loop {
@@ -252,7 +252,7 @@ async fn follow(mut lines: Lines, client: &Client, format: Format) -> Result<Exi
     Ok(Exit::Ok)
 }
 
-/// `[2/5] CACHED RUN make`, in bold where that can be seen.
+/// `[2/5] CACHED RUN make`, in bold on a terminal.
 fn headline(event: &Event) -> String {
     let stage = event.stage.as_ref().map(|stage| format!("{stage} ")).unwrap_or_default();
     let cached = if event.cached { "CACHED " } else { "" };

@@ -1,4 +1,4 @@
-//! Sending a template, and showing how far the daemon is with it.
+//! Sends a template, and shows the daemon's progress.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use crate::cli::{Format, print};
 use sandkeep_client::{Client, Error, Lines, Problem};
 use sandkeep_core::{TemplateName, api::Template};
 
-/// The file by which a directory is an OCI layout.
+/// The file that marks a directory as an OCI layout.
 const OCI_LAYOUT: &str = "oci-layout";
 
 #[derive(Debug, Deserialize)]
@@ -57,7 +57,7 @@ pub async fn import(args: ImportArgs, client: &Client) -> Result<Exit, Failure> 
     send(client, &name, &args.place, file, Some(found.len()), args.format).await
 }
 
-/// Has the daemon make it of something that it can reach itself.
+/// Has the daemon create it from a source that it can access itself.
 pub async fn ask(
     client: &Client,
     name: &TemplateName,
@@ -92,7 +92,7 @@ async fn send(
     follow(client, response, &bar, format).await
 }
 
-/// Shows how far it is until the one event that comes last.
+/// Shows the progress until the last event.
 async fn follow(
     client: &Client,
     response: Response,
@@ -128,7 +128,7 @@ fn show(bar: &ProgressBar, event: &Event) {
     bar.set_position(event.done_bytes);
 }
 
-/// What a file is called, without what its endings say.
+/// A file name without its extensions.
 fn name_of(path: &Path) -> Result<TemplateName, Failure> {
     let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     without_endings(file).parse().map_err(|_| Failure::Usage {

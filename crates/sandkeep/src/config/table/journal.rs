@@ -1,4 +1,4 @@
-//! The rows about what is kept of the output of commands.
+//! The rows about stored command output.
 
 use super::{Setting, Shape, json, limits, value};
 

@@ -1,4 +1,4 @@
-//! The rows about whom the daemon calls, and how it is known there.
+//! The rows about outgoing connections and their credentials.
 
 use serde_json::json;
 

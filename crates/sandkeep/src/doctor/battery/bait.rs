@@ -1,4 +1,4 @@
-//! What a leak would find. Everything is this process's own: the attempts aim at nothing else on the host, and at
+//! What a leak would find. Everything belongs to this process: the attempts target nothing else on the host, and
 //! nothing beyond it.
 
 use std::fs::{self, DirBuilder, Permissions};
@@ -24,7 +24,7 @@ use sandkeep_core::SandboxId;
 
 const PREFIX: &str = "sandkeep-bait.";
 
-/// It all goes when this is dropped.
+/// Everything is removed on drop.
 pub struct Bait {
     dir: PathBuf,
     word: String,
@@ -33,21 +33,21 @@ pub struct Bait {
     _by_path: UnixListener,
     udp_port: u16,
     resolver: AbortOnDropHandle<()>,
-    /// A query came, whether or not its answer was heard.
+    /// A query arrived, whether or not its answer was received.
     was_asked: Arc<AtomicBool>,
     process: Child,
     shared: Vec<String>,
-    /// Where the other sandbox's file is, as the host and as the other sees it.
+    /// Paths of the other sandbox's file, on the host and inside.
     other_files: Vec<PathBuf>,
 }
 
 impl Bait {
-    /// `shared`: directories that the sandbox shares with the host, as it sees them.
+    /// `shared`: directories that the sandbox shares with the host, as paths inside.
     pub async fn lay(shared: Vec<String>) -> io::Result<Self> {
         let parent = std::env::temp_dir();
         sweep(&parent);
         let word = format!("bait-{}", &SandboxId::random().as_str()[SandboxId::PREFIX.len()..]);
-        // Everybody may read it: what keeps a sandbox from it shall be that it is not there.
+        // World-readable: a sandbox must be kept out because the file is not visible, not by permissions.
         let dir = parent.join(format!("{PREFIX}{}", std::process::id()));
         DirBuilder::new().mode(0o755).create(&dir)?;
         fs::write(dir.join("secret"), &word)?;
@@ -80,7 +80,7 @@ impl Bait {
         Ok(())
     }
 
-    /// The keys that the probe knows. `setuid`: a program that may raise nobody.
+    /// The keys that the probe knows. `setuid`: a set-user-ID program that must not raise anybody's rights.
     pub fn arguments(&self, setuid: Option<&str>) -> Vec<String> {
         let path = |name: &str| self.dir.join(name).display().to_string();
         let others: Vec<_> =
@@ -104,7 +104,7 @@ impl Bait {
         pairs.into_iter().map(|(key, value)| format!("{key}={value}")).collect()
     }
 
-    /// What a sandbox did to it, as the host sees it: nobody else would end the process or ask the resolver.
+    /// Damage done by a sandbox, as seen from the host: nothing else would end the process or query the resolver.
     pub fn harm(&mut self) -> Option<(Attempt, &'static str)> {
         if !matches!(self.process.try_wait(), Ok(None)) {
             return Some((Attempt::HostProcessSignal, "a process of the host was ended"));
@@ -120,7 +120,7 @@ impl Bait {
         self.dir.join("secret")
     }
 
-    /// A file of the host that stands for another sandbox's.
+    /// A file of the host that represents another sandbox's.
     pub fn other_is(&mut self, path: &Path) {
         fs::write(path, &self.word).expect("a writable directory");
         self.other_files = vec![path.to_owned()];
@@ -133,7 +133,7 @@ impl Drop for Bait {
     }
 }
 
-/// A process of the host with a word among its arguments. It ends with this one, however that ends.
+/// A process of the host with a word among its arguments. It ends with this process, however that ends.
 fn process(word: &str) -> io::Result<Child> {
     let mut command = Command::new("sh");
     command.args(["-c", "read nothing", word]);
@@ -141,7 +141,7 @@ fn process(word: &str) -> io::Result<Child> {
     command.kill_on_drop(true).spawn()
 }
 
-/// Answers whoever asks, as a resolver would.
+/// Answers queries like a resolver.
 async fn answer(socket: UdpSocket, was_asked: Arc<AtomicBool>) {
     let mut query = [0; 512];
     while let Ok((_, from)) = socket.recv_from(&mut query).await {
@@ -150,7 +150,7 @@ async fn answer(socket: UdpSocket, was_asked: Arc<AtomicBool>) {
     }
 }
 
-/// Removes what a doctor left that was killed: its process is gone, and the directory is named after it.
+/// Removes the leftovers of a killed doctor: the directory is named after a process that is gone.
 fn sweep(parent: &Path) {
     let uid = rustix::process::geteuid().as_raw();
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {

@@ -1,5 +1,5 @@
-//! Bombs: a small sandbox takes all that it can get, and is looked at from outside while it holds it. None takes more
-//! than a few times what it may have, so that the host is in no danger even where no limit holds.
+//! Bombs: a small sandbox takes as much as it can get, and is observed from outside meanwhile. None takes more than a
+//! few times its limit, so that the host is in no danger even if no limit holds.
 
 use std::process::Stdio;
 
@@ -19,18 +19,18 @@ use sandkeep_core::{
 use sandkeep_guestlink::{ExecEvent, Outcome, OutputStream};
 use sandkeep_home::Verdict;
 
-/// A bomb is given so many times what it may have.
+/// A bomb may take this multiple of its limit.
 const TIMES: u64 = 4;
-/// What the sandbox may count beyond its limit: the guest and what carries it.
+/// Processes beyond the limit that do not count: the guest and its runtime.
 const SLACK_PIDS: u64 = 64;
 
-/// What the small sandbox may have; `None` where this runtime or storage holds no such limit.
+/// The limits of the small sandbox; `None` if this runtime or storage cannot enforce a limit.
 pub struct Small {
     memory_mb: Option<u64>,
     pids: Option<u64>,
     disk_mb: Option<u64>,
-    /// Instances that its users are not to take from others. Who has no ids of its own shares them with whoever else
-    /// has the same.
+    /// inotify instances that its users must not take from others. A sandbox without an id range of its own shares them
+    /// with other users of the same ids.
     watchers: Option<u64>,
 }
 
@@ -54,7 +54,7 @@ impl Small {
         }
     }
 
-    /// How much a bomb is to take at most, in its own unit. Where there is no limit to hold it, it is not set off.
+    /// The maximum that a bomb may take, in its own unit. Without a limit to hold it, it is not set off.
     fn charge(&self, bomb: Bomb) -> Option<u64> {
         match bomb {
             Bomb::Fork => self.pids.map(|pids| pids * TIMES),
@@ -79,7 +79,7 @@ enum Bomb {
 }
 
 impl Bomb {
-    /// The one that may cost the sandbox its life comes last.
+    /// The one that may kill the sandbox comes last.
     const ALL: [Self; 7] = [
         Self::Fork,
         Self::Descriptor,
@@ -103,19 +103,19 @@ impl Bomb {
     }
 }
 
-/// What was seen of a bomb.
+/// The observations of a bomb.
 #[derive(Debug)]
 struct Blast {
-    /// How far it came by its own account, and why no further.
+    /// How far it got by its own report, and why no further.
     reached: Option<(u64, String)>,
-    /// What the sandbox used while the bomb held on.
+    /// The sandbox's usage while the bomb held its resources.
     used: Option<Used>,
     /// Whether the host could start a process meanwhile.
     host: Result<(), std::io::ErrorKind>,
     outcome: Outcome,
 }
 
-/// From outside.
+/// Measured from outside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Used {
     pids: u64,
@@ -172,7 +172,7 @@ async fn set_off<'a>(
     };
     let blast = async { watch(&subject, subject.bomb(bomb.attempt().name(), max).await?).await };
     let judged = blast.await.map(|blast| judge(bomb, small, &blast));
-    // A sandbox may perish by its own bomb, and has no room for two that fill its disk; then the next gets another.
+    // A bomb may kill its sandbox, and two that fill the disk do not fit in one; then the next bomb gets a new sandbox.
     match judged.is_ok() && bomb != Bomb::Inode && subject.is_well().await {
         true => *place = Some(subject),
         false => subject.destroy().await?,
@@ -180,7 +180,7 @@ async fn set_off<'a>(
     Ok(judged?)
 }
 
-/// Waits for a bomb to say how far it came, looks, and lets it end.
+/// Waits for a bomb's report, measures, and lets it end.
 async fn watch(subject: &Subject<'_>, mut running: Running) -> Result<Blast, Error> {
     let (mut said, mut used, mut host) = (String::new(), None, Ok(()));
     while let Some(event) = running.next().await {
@@ -212,7 +212,7 @@ fn reached(said: &str) -> Option<(u64, String)> {
     }
 }
 
-/// Something that needs a process, memory, open files and a watcher of the host.
+/// Needs a process, memory, open files and an inotify instance of the host.
 async fn start_something() -> std::io::Result<()> {
     rustix::fs::inotify::init(rustix::fs::inotify::CreateFlags::CLOEXEC)?;
     let mut command = Command::new("sh");
@@ -243,7 +243,7 @@ fn judge(bomb: Bomb, small: &Small, blast: &Blast) -> (Verdict, String) {
         (Some((count, reason)), _) if reason == "bound" => {
             (Verdict::Leaked, format!("nothing stopped it at {count}"))
         }
-        // The host's own table of open files was full.
+        // The host's own file table was full.
         (Some((count, reason)), _) if reason == "ENFILE" => {
             (Verdict::Leaked, format!("{count} open files exhausted the host"))
         }
@@ -255,7 +255,7 @@ fn judge(bomb: Bomb, small: &Small, blast: &Blast) -> (Verdict, String) {
     }
 }
 
-/// What the sandbox had beyond its limits, whatever it says itself.
+/// What the sandbox used beyond its limits, independent of its own report.
 fn excess(bomb: Bomb, small: &Small, used: Used) -> Option<String> {
     let more = |what: &str, used: u64, limit: Option<u64>| {
         let limit = limit?;
@@ -309,7 +309,7 @@ mod tests {
         for bomb in Bomb::ALL {
             let free = blast(Some((400, "bound")), Outcome::Exited(0));
             assert_eq!(verdict(bomb, &free), Verdict::Leaked);
-            // And one that says nothing, or never ran, has proved nothing.
+            // A bomb that reports nothing, or never ran, has proved nothing.
             for outcome in [Outcome::Exited(0), Outcome::Exited(127), Outcome::TimedOut] {
                 assert_eq!(verdict(bomb, &blast(None, outcome)), Verdict::Leaked);
             }
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(set_off, [Bomb::Descriptor]);
     }
 
-    /// Set off where nothing limits it, each is reported.
+    /// Without limits, every bomb is reported.
     #[test]
     fn a_bomb_without_a_limit_is_reported() {
         let dir = tempfile::tempdir().expect("a temporary directory");

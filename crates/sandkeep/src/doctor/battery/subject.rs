@@ -1,4 +1,4 @@
-//! A throwaway sandbox and commands in it.
+//! A temporary sandbox and commands in it.
 
 use std::future::ready;
 
@@ -11,17 +11,17 @@ use sandkeep_guestlink::{ExecEnd, Outcome, OutputStream, journal::StdinSource};
 use sandkeep_tree::Root;
 
 const PROBE_PATH: &str = "/tmp/sandkeep-probe";
-/// A copy that belongs to root and has the set-user-ID bit.
+/// A copy that is owned by root and has the set-user-ID bit.
 const PROBE_AS_ROOT: &str = "/tmp/sandkeep-probe-as-root";
 
-/// Somebody inside a sandbox.
+/// A user inside a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// The default user.
     User,
     /// Root without privileges.
     Root,
-    /// Root of a sandbox that was given some.
+    /// Root of a privileged sandbox.
     PrivilegedRoot,
 }
 
@@ -47,7 +47,7 @@ pub struct Subject<'a> {
     id: SandboxId,
 }
 
-/// What a command said and how it ended.
+/// A command's output and how it ended.
 #[derive(Debug)]
 pub struct Ran {
     pub stdout: String,
@@ -75,7 +75,7 @@ impl<'a> Subject<'a> {
         self.ward.broker.destroy(&Principal::local(), &self.id).await
     }
 
-    /// Where its files are on the host.
+    /// The path of its files on the host.
     pub async fn volume(&self) -> Result<Root, Error> {
         Ok(self.ward.storage.root(&self.id).await?)
     }
@@ -96,12 +96,12 @@ impl<'a> Subject<'a> {
         self.ward.broker.exec(&Principal::local(), &self.id, draft).await
     }
 
-    /// Runs a command to its end on this input.
+    /// Runs a command to its end with this input.
     async fn run(&self, user: &str, argv: &[&str], stdin: &[u8]) -> Result<Ran, Error> {
         let running = self.start(user, argv).await?;
         let input = running.input.clone();
         let write = async move {
-            // A command that ends early does not read it all, and its end says so.
+            // A command that ends early does not read everything, and its outcome says so.
             let _ = input.write(stdin).await;
             let _ = input.close().await;
         };
@@ -109,7 +109,7 @@ impl<'a> Subject<'a> {
         Ok(ran)
     }
 
-    /// Copies the probe in, and returns where a copy of it is that belongs to root and has the set-user-ID bit. A sandbox
+    /// Copies the probe in, and returns the path of a copy that is owned by root and has the set-user-ID bit; a sandbox
     /// with a single user has none.
     pub async fn bring_probe(&self) -> Result<Option<&'static str>, BatteryError> {
         let plain = format!("cat > {PROBE_PATH} && chmod 755 {PROBE_PATH}");
@@ -127,8 +127,8 @@ impl<'a> Subject<'a> {
         Err(BatteryError::Probe(format!("{end:?}")))
     }
 
-    /// Makes all attempts that are judged inside, and returns the lines. Meanwhile the guest has other work, so that
-    /// somebody who poses as it would be asked something.
+    /// Makes all attempts that are judged inside, and returns the lines. Meanwhile the guest has other requests, so
+    /// that an impostor of the guest would receive one.
     pub async fn probe(&self, who: Who, bait: &[String]) -> Result<Ran, Error> {
         let argv: Vec<&str> =
             [PROBE_PATH, "try"].into_iter().chain(bait.iter().map(String::as_str)).collect();
@@ -145,11 +145,11 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// A file with a word in it, and a process that bears it and stays.
+    /// A file with a word in it, and a long-running process whose arguments contain it.
     pub async fn hide(&self, path: &str, word: &str) -> Result<(), Error> {
         let script = format!("cat > {path} && chmod 644 {path}");
         self.run("user", &["sh", "-c", &script], word.as_bytes()).await?;
-        // Nobody waits for it; it ends with the sandbox.
+        // Nothing waits for it; it ends with the sandbox.
         self.start("user", &["sh", "-c", "sleep 1000; :", word]).await.map(drop)
     }
 
@@ -158,7 +158,7 @@ impl<'a> Subject<'a> {
         self.start("user", &[PROBE_PATH, "bomb", name, &max.to_string()]).await
     }
 
-    /// Whether commands still run in it.
+    /// Whether commands can still run in it.
     pub async fn is_well(&self) -> bool {
         let ran =
             tokio::time::timeout(limits::BATTERY_RECOVERY, self.run("user", &["true"], b"")).await;
@@ -166,7 +166,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// Everything on stdout up to a bound, and the end.
+/// All of stdout up to a limit, and the end.
 pub async fn to_the_end(running: Running) -> Ran {
     let mut stdout = Vec::new();
     let take = |stream, _, data: Bytes| {

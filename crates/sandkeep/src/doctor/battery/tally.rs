@@ -1,4 +1,4 @@
-//! What everybody who tried found, put together. Whatever nobody answered is a leak.
+//! The findings of all users combined. A missing result counts as a leak.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::subject::{Ran, Who};
 use sandkeep_guestlink::Outcome;
 use sandkeep_home::{Attempted, Verdict};
 
-/// The worst that was found for each attempt, and by whom; of equals, the first.
+/// The worst finding for each attempt, and its user; of equal ones, the first.
 #[derive(Debug, Default)]
 pub struct Tally(BTreeMap<Attempt, (Verdict, String)>);
 
@@ -20,7 +20,7 @@ impl Tally {
         }
     }
 
-    /// The lines of one run of the probe.
+    /// The output lines of one run of the probe.
     pub fn take(&mut self, who: Who, ran: &Ran) {
         if could_not_be(who, ran) {
             return;
@@ -53,7 +53,7 @@ impl Tally {
     }
 }
 
-/// A sandbox with a single user has no root; whoever cannot be inside cannot get out.
+/// A sandbox with a single user has no root; a user that cannot exist cannot escape.
 fn could_not_be(who: Who, ran: &Ran) -> bool {
     who != Who::User && ran.end.outcome == Outcome::Exited(126) && ran.end.error.is_some()
 }

@@ -1,7 +1,7 @@
-//! The battery is itself checked: in sandboxes that are weak on purpose it must report those weaknesses by name.
+//! Tests of the isolation tests: in deliberately weak sandboxes they must report those weaknesses by name.
 //!
-//! They are made of namespaces of this machine, by `unshare`, `setpriv` and `bwrap`, around the same probe and the same
-//! bait. No attempt does harm where it succeeds, and what would is left out and said.
+//! The weak sandboxes are created with namespaces of this machine, by `unshare`, `setpriv` and `bwrap`, around the same
+//! probe and the same bait. No attempt does harm if it succeeds; those that would are left out, with a note.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -137,7 +137,7 @@ async fn every_attempt_is_reported_where_nothing_holds_it() {
     assert_eq!(missed, [""; 0], "these would never be noticed");
 }
 
-/// A sandbox that holds much: what was left open is reported, and nothing else of its kind.
+/// An otherwise tight sandbox: the single weakness is reported, and nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_open_door_is_reported_and_the_closed_ones_are_not() {
     let Some(weakness) = Weakness::new().await else { return };
@@ -177,7 +177,7 @@ async fn one_open_door_is_reported_and_the_closed_ones_are_not() {
     assert_eq!(weakness.leaks(&wrapper, Path::new("/probe"), &looked_at), ["host-file"].into());
 }
 
-/// Whoever answers everybody who dials is found out; whoever says nothing is not.
+/// A host that answers every dialing process is reported; a silent one is not.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_that_takes_anybody_for_the_guest_is_reported() {
     let Some(weakness) = Weakness::new().await else { return };
@@ -197,7 +197,7 @@ async fn a_host_that_takes_anybody_for_the_guest_is_reported() {
     assert_eq!(leaks(), ["dial-back"].into());
 }
 
-/// A kernel of the sandbox's own is nobody else's, but what it lets through to the host is.
+/// What a kernel of the sandbox's own allows does not matter, except what it passes on to the host.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_another_kernel_allows_is_its_own_business() {
     let Some(weakness) = Weakness::new().await else { return };
@@ -223,7 +223,7 @@ async fn what_another_kernel_allows_is_its_own_business() {
     }
 }
 
-/// What the host itself sees counts, whatever is said inside.
+/// Damage seen by the host counts, whatever is reported inside.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_host_sees_done_to_its_bait_is_reported() {
     let mut bait = Bait::lay(Vec::new()).await.expect("bait");

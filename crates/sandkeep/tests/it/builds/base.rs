@@ -1,4 +1,4 @@
-//! The ready-made recipe, from a Debian that is brought here by mmdebstrap where a mirror can be reached.
+//! The ready-made recipe, from a Debian installed by mmdebstrap if a mirror is reachable.
 
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! COPY and ADD: what goes where, whose it is, and what it is not.
+//! COPY and ADD: destinations, owners, and refusals.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;

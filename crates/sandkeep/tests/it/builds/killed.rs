@@ -1,5 +1,5 @@
-//! The daemon is killed at every named point of a build. A template is whole or not there, no sandbox of a build is
-//! left, and the next build goes on with the steps that were done.
+//! The daemon is killed at every failpoint of a build. A template is complete or does not exist, no build sandbox is
+//! left, and the next build continues with the completed steps.
 
 use std::os::unix::process::ExitStatusExt;
 

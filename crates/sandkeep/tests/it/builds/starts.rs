@@ -1,4 +1,4 @@
-//! What a template starts in its sandboxes: a create is answered when it is up, or fails and leaves nothing.
+//! Start commands of templates: a create is answered when the command is ready, or fails and leaves nothing.
 
 use serde_json::json;
 

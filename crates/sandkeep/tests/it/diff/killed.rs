@@ -1,4 +1,4 @@
-//! The daemon is killed at every step of a revert, and started again: what was begun is finished.
+//! The daemon is killed at every step of a revert, and restarted: the revert is finished.
 
 use std::os::unix::process::ExitStatusExt;
 

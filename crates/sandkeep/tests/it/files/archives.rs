@@ -1,4 +1,4 @@
-//! Trees as archives, down and up, and archives that mean no good.
+//! Trees as archives, in both directions, and malicious archives.
 
 use std::io::Read;
 

@@ -1,4 +1,4 @@
-//! What is not a plain file with a plain name.
+//! Special files and unusual names.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

@@ -1,4 +1,4 @@
-//! The same on every runtime, in sandboxes with and without anything in them, and with an earlier daemon's guests.
+//! The same on every runtime, in full and empty sandboxes, and with an earlier daemon's guests.
 
 use serde_json::json;
 

@@ -1,5 +1,5 @@
-//! Large files go up and down in constant memory: that of the daemon, and that of the sandbox, which is smaller than
-//! the file.
+//! Large files are transferred in constant memory: the daemon's, and that of the sandbox, which is smaller than the
+//! file.
 
 use std::fs;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! Changes as they happen.
+//! File changes as they happen.
 
 use serde_json::Value;
 

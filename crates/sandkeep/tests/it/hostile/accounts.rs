@@ -1,4 +1,4 @@
-//! What a tenant makes the daemon write or hold is the tenant's: it ends at the tenant's limits, and others go on.
+//! Data that the daemon writes or holds for a tenant counts against the tenant's limits, and others are not affected.
 
 use std::io::Write;
 use std::path::Path;

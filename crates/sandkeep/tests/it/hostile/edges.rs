@@ -1,4 +1,4 @@
-//! What leaves a sandbox for the user's own machine, and what strangers do at the doors.
+//! Data that leaves a sandbox for the user's own machine, and unauthenticated clients.
 
 mod crowd;
 mod passes;

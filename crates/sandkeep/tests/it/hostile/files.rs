@@ -1,4 +1,4 @@
-//! Files that are made to keep the host busy: without end, without bottom, or held by somebody.
+//! Files made to keep the host busy: endless, bottomless, or with leases.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What the kernel has once for the whole machine, or once for each user of it, taken by one sandbox.
+//! Kernel resources that exist once per machine, or once per user, exhausted by one sandbox.
 
 use std::process::Command;
 
@@ -21,7 +21,7 @@ fn python(daemon: &Daemon, id: &str, script: &str) -> String {
     daemon.exec(id, &json!({ "argv": ["/usr/bin/python3", "-c", script] })).ok()
 }
 
-/// Takes of everything that is counted for each user, up to `most` of each, says how many it got, and holds on to them.
+/// Takes up to `most` of everything that is counted per user, reports how many it got, and holds them.
 const TAKE: &str = "
 import ctypes, os, sys
 c = ctypes.CDLL(None, use_errno=True)
@@ -173,7 +173,7 @@ print(words[words.index('tw') + 1])
     }
 }
 
-/// What the filter takes away is what programs can do without, and they notice as little of it as can be.
+/// Programs can do without the features that the filter removes, and hardly notice.
 #[test]
 fn programs_go_on_where_the_filter_says_no() {
     let daemon = daemon!();

@@ -1,5 +1,5 @@
-//! One tenant does everything that is known to hurt, at once and in random mixes, while another goes on working. The
-//! daemon's memory and the disk are watched all the time.
+//! One tenant does everything that is known to hurt, concurrently and in random mixes, while another keeps working. The
+//! daemon's memory and the disk are monitored all the time.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -15,12 +15,12 @@ use crate::keys::{create_key, key_of, with_admin};
 use crate::skip_if;
 use crate::support::{Daemon, Setup, obstacle};
 
-/// What the answers for the other tenant may take, as a multiple of what they take on a quiet daemon.
+/// Maximum slowdown of the other tenant's answers, relative to an idle daemon.
 const SLOWER_MAX: u32 = 5;
 /// Times below this are the scheduler's and not the daemon's.
 const QUIET_MIN: Duration = Duration::from_millis(40);
 const ROUNDS_MIN: usize = 40;
-/// What the daemon may use at any time of the attack, with everything that it keeps for others.
+/// The daemon's memory limit during the attack, including everything that it holds for others.
 const MEMORY_MAX_KB: u64 = 400 * 1024;
 /// Free disk that no tenant can take.
 const DISK_RESERVE_BYTES: u64 = 512 << 20;
@@ -40,7 +40,7 @@ fn soak_a_tenant_that_does_all_that_hurts_at_once_harms_nobody_else() {
 
 fn attack(time: Duration) {
     skip_if!(obstacle());
-    // What an operator sets who has tenants.
+    // Typical settings of an operator with tenants.
     let setup = [("SANDBOXES", "8"), ("CPUS", "2"), ("MEMORY_MB", "1024"), ("DISK_MB", "2048")]
         .into_iter()
         .chain([("TEMPLATES", "4"), ("TEMPLATE_MB", "64")])
@@ -120,7 +120,7 @@ struct Pace {
     exec: Duration,
 }
 
-/// Somebody with a key.
+/// A caller with a key.
 struct Caller {
     credential: String,
 }
@@ -142,7 +142,7 @@ impl Caller {
         daemon.request_with(&headers, method, &format!("/api/v1{path}"), body)
     }
 
-    /// Makes, uses and destroys sandboxes for as long as it is told to, and wants everything to succeed.
+    /// Creates, uses and destroys sandboxes as long as requested, and expects everything to succeed.
     fn works(&self, daemon: &Daemon, mut go_on: impl FnMut(usize) -> bool) -> Pace {
         let (mut creates, mut execs) = (Vec::new(), Vec::new());
         while go_on(creates.len()) {
@@ -171,14 +171,14 @@ fn nearly_all(mut times: Vec<Duration>) -> Duration {
     times[(times.len() * 99).div_ceil(100).saturating_sub(1)]
 }
 
-/// One of the connections of the tenant that means harm. All have one owner.
+/// One of the attacking tenant's connections. All have one owner.
 struct Attacker {
     caller: Caller,
     random: AtomicUsize,
     sandbox: Mutex<Option<String>>,
 }
 
-/// What happens inside, at the cost of the kernel that all share.
+/// Commands inside that strain the shared kernel.
 const INSIDE: [&str; 5] = [
     // All processes that it may have, and all memory.
     "for i in $(seq 600); do sleep 5 & done; head -c 2G /dev/zero | tail -c 1",

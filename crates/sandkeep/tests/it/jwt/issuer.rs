@@ -1,4 +1,4 @@
-//! An issuer of tokens on loopback, and keys that sign them.
+//! A token issuer on loopback, and keys that sign its tokens.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

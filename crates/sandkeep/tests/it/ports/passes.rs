@@ -9,7 +9,7 @@ use super::{PORT, Site, seen};
 use crate::daemon;
 use crate::support::{Patience, Raw, until};
 
-/// A user who is not the one who runs the daemon.
+/// A user other than the one who runs the daemon.
 const STRANGER: u32 = 65_534;
 
 /// Opens a URL as another user of this machine; the status, and the body.

@@ -1,4 +1,4 @@
-//! A port under a path of the API: for programs, and without power for pages.
+//! A port under a path of the API: for programs, and without privileges for pages.
 
 use super::{PORT, Site, seen};
 use crate::daemon;

@@ -1,4 +1,4 @@
-//! Raw `host:port` sockets of the host that lead to a port inside, and the list of ports.
+//! Raw `host:port` sockets of the host that forward to a port inside, and the list of ports.
 
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;

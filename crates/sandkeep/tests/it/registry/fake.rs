@@ -1,4 +1,4 @@
-//! A registry that answers as a test tells it to, and remembers what it was asked.
+//! A registry with scripted answers that records its requests.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Images made here: as the documents and blobs that they are, and as a layout that skopeo pushes.
+//! Images built here: as documents and blobs, and as a layout that skopeo pushes.
 
 use std::io::Write;
 use std::path::Path;

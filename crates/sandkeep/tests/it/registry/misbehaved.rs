@@ -1,4 +1,4 @@
-//! Registries that lie, send us elsewhere, or have had enough.
+//! Registries that lie, redirect, or overload.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

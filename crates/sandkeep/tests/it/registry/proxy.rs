@@ -1,4 +1,4 @@
-//! Between a client and a registry: a wire that breaks.
+//! Between a client and a registry: a connection that breaks.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

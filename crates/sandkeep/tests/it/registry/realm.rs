@@ -1,4 +1,4 @@
-//! Who gives out tokens that a real registry trusts: signed with a key whose certificate it was given.
+//! A token server that a real registry trusts: it signs with a key whose certificate the registry has.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Layers that do not come in one go.
+//! Layers that do not arrive in one response.
 
 use axum::body::Body;
 use axum::http::Response;

@@ -1,5 +1,5 @@
-//! A daemon of one's own: a real process on a free port with a data directory that goes away. When it
-//! is dropped, all its sandboxes are destroyed, it is stopped, and nothing of it may be left.
+//! A separate daemon: a real process on a free port with a temporary data directory. When it is dropped, all its
+//! sandboxes are destroyed, it is stopped, and nothing of it may be left.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -20,7 +20,7 @@ use super::{Patience, assert_nothing_left, doctor, until, until_some};
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
 const ANSWERS_WITHIN: Duration = Duration::from_secs(120);
 
-/// How a daemon is started.
+/// The settings of a daemon.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
     arguments: Vec<String>,
@@ -250,7 +250,7 @@ impl Daemon {
         self.expect(204, "DELETE", &format!("/api/v1/sandboxes/{id}"), &Value::Null);
     }
 
-    /// What is there now has an owner: to be called with or without sandboxes, while it runs.
+    /// Everything present has an owner; may be called with or without sandboxes, while the daemon runs.
     pub fn assert_no_leaks(&self) {
         let (clean, said) = doctor(&self.data_dir());
         assert!(clean, "doctor found leaks: {said:#}\n{}", self.said());

@@ -1,5 +1,5 @@
-//! Container engines of one's own: a real Docker or Podman with a directory, a socket and a control group that
-//! go away with it. The unit tests of the runtimes use this file as well.
+//! Separate container engines: a real Docker or Podman with a temporary directory, socket and cgroup. The unit tests of
+//! the runtimes use this file as well.
 //!
 //! If the test is killed, the kernel ends the engine, and the engine its containers.
 

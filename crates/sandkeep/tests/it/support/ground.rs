@@ -1,5 +1,5 @@
-//! What the volumes of a test's daemon stand on. One body is a test on each: `on_btrfs`, `on_local`, and `on_a_pool` for
-//! zfs, which the runner knows by that name and gives the machine to.
+//! The storage below a test daemon's volumes. One function becomes a test on each: `on_btrfs`, `on_local`, and
+//! `on_a_pool` for zfs, which the test runner recognizes by that name and runs alone.
 
 use super::{NoPool, Pool, Setup, obstacle, zfs};
 

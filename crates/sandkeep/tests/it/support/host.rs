@@ -1,4 +1,4 @@
-//! What the host itself says of processes: `/proc`, read directly.
+//! Processes as the host sees them: `/proc`, read directly.
 
 use std::fs;
 

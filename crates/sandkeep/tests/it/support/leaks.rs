@@ -1,5 +1,5 @@
-//! Looking for what should no longer be there: once by `doctor --leaks`, and once by hand, because a
-//! doctor that sees nothing would also find nothing.
+//! Finds leftovers: once by `doctor --leaks`, and once independently, because a doctor that sees nothing would also
+//! find nothing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,8 +20,7 @@ pub fn doctor(data_dir: &Path) -> (bool, Value) {
     (clean, said)
 }
 
-/// Nothing of this data directory is left on the host: to be called when no sandbox exists and no
-/// daemon runs.
+/// Nothing of this data directory is left on the host; call it when no sandbox exists and no daemon runs.
 pub fn assert_nothing_left(data_dir: &Path) {
     let (clean, said) = doctor(data_dir);
     assert!(clean, "doctor found leaks: {said:#}");

@@ -1,6 +1,6 @@
-//! A pool of one's own, on the real thing: Debian's zfs-fuse, whose daemon there is one of on a machine. It is started
-//! if none runs, and then ended; a pool that no test made is never touched. What a test left that was killed goes
-//! before the next one begins: its pool, its mounts, its daemon and its files, all known by names that only tests use.
+//! A temporary pool on the real thing: Debian's zfs-fuse, which has one daemon per machine. The daemon is started if
+//! none runs, and ended afterwards; pools not created by tests are never touched. Leftovers of a killed test are
+//! removed before the next one starts: its pool, mounts, daemon and files, all recognized by names that only tests use.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, Write as _};

@@ -1,4 +1,4 @@
-//! HTTP as bytes, for tests that are about the bytes: any method, any header, any order.
+//! HTTP as bytes, for tests about the bytes: any method, any header, any order.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,14 +1,13 @@
-//! Waiting for a condition. The deadline only bounds a failure; a passing test takes as long as the
-//! condition does.
+//! Waiting for a condition. The deadline only limits a failure; a passing test takes as long as the condition does.
 
 use std::time::{Duration, Instant};
 
 /// How long a condition may take before the test fails.
 #[derive(Clone, Copy, Debug)]
 pub enum Patience {
-    /// What happens at once, on a loaded machine.
+    /// Immediate effects, on a loaded machine.
     Short,
-    /// What has a grace period or an interval of its own.
+    /// Effects with a grace period or an interval of their own.
     Long,
 }
 
@@ -23,7 +22,7 @@ impl Patience {
 
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// Waits until `condition` holds; fails, saying `what`, if it does not in time.
+/// Waits until `condition` holds; fails with `what` if it does not in time.
 pub fn until(what: &str, patience: Patience, mut condition: impl FnMut() -> bool) {
     until_some(what, patience, || condition().then_some(()));
 }

@@ -1,5 +1,5 @@
-//! Layers are kept once for everybody, and yet nobody gets one by naming it: whoever has no template with it has to
-//! bring its bytes.
+//! Layers are stored once for all owners, but cannot be obtained by naming them: an owner without a template that
+//! contains the layer has to supply its bytes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Images for the tests, made here of nothing but a static busybox, by the tools that people use.
+//! Images for the tests, built here from a static busybox, by common tools.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};

@@ -1,5 +1,5 @@
-//! The daemon is killed at every named point of making and removing a template. A template is whole or not
-//! there, a sandbox that was becoming one goes on, and layers that nobody needs go.
+//! The daemon is killed at every failpoint of creating and removing a template. A template is complete or does not
+//! exist, a sandbox being captured continues, and unused layers are removed.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;

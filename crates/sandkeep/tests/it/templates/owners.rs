@@ -1,4 +1,4 @@
-//! Whose a template is: an own one is nobody else's, a shared one is for all and an admin's to change.
+//! Owners of templates: a template is private to its owner; a shared one is for all and only an admin may change it.
 
 use serde_json::{Value, json};
 

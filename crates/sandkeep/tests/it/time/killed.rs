@@ -1,5 +1,5 @@
-//! The daemon is killed at every step of snapshot, prune, rollback and fork, on each storage, and started again. No
-//! snapshot that was recorded has lost anything, what was begun is finished or gone, and nothing is left over.
+//! The daemon is killed at every step of snapshot, prune, rollback and fork, on each storage, and restarted. No
+//! recorded snapshot has lost anything, started operations are finished or undone, and nothing is left over.
 
 use std::os::unix::process::ExitStatusExt;
 

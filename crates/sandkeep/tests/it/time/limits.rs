@@ -1,4 +1,4 @@
-//! The limits of a tree and of its snapshots, as whoever is inside and whoever asks see them.
+//! The limits of a tree and of its snapshots, as seen inside and in the API.
 
 use serde_json::{Value, json};
 

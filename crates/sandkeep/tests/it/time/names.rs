@@ -1,4 +1,4 @@
-//! What a sandbox calls itself: its id, wherever a program asks for it.
+//! A sandbox's own name: its id, wherever a program reads it.
 
 use serde_json::json;
 

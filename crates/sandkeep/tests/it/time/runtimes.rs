@@ -1,4 +1,4 @@
-//! The same with every runtime that can be used here.
+//! The same with every usable runtime.
 
 use serde_json::{Value, json};
 

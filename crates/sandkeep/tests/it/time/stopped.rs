@@ -1,4 +1,4 @@
-//! What is brought back in a sandbox that does not run.
+//! Reverting files of a sandbox that does not run.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Tools in images that have next to nothing.
+//! Tools in minimal images.
 
 use serde_json::json;
 

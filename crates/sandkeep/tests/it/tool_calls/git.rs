@@ -1,4 +1,4 @@
-//! The git verbs, with the sandbox's own git, and with a server of it inside the sandbox.
+//! The git tools, with the sandbox's own git, and with a git server inside the sandbox.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Searches of a large tree stay within what a model can read, and are ended when nobody waits.
+//! Searches of a large tree return answers that fit a model, and end when nobody waits.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Snapshots after calls of tools, for sandboxes that were made so.
+//! Snapshots after tool calls, for sandboxes with that setting.
 
 use serde_json::{Value, json};
 

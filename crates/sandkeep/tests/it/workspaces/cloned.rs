@@ -1,4 +1,4 @@
-//! Repositories from elsewhere: real ones, behind TLS on loopback, cloned by a sandbox that has no network.
+//! Remote repositories: real ones, behind TLS on loopback, cloned by a sandbox that has no network.
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::net::TcpStream;

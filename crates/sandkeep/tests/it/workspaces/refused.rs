@@ -1,4 +1,4 @@
-//! What cannot be brought: it is said clearly, and nothing is left of the sandbox that was to have it.
+//! Unavailable sources: a clear error, and nothing is left of the sandbox.
 
 use serde_json::{Value, json};
 

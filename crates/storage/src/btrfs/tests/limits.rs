@@ -14,7 +14,7 @@ use sandkeep_sys::btrfs::{
 
 const MIB: u64 = 1 << 20;
 
-/// Bytes that no filesystem stores in less space.
+/// Incompressible bytes.
 fn fill(path: &Path, mib: u64) -> io::Result<()> {
     let mut file = fs::File::create(path)?;
     let mut block = vec![0; MIB as usize];
@@ -58,7 +58,7 @@ impl Tree {
         fs::remove_file(path).expect("it is there");
     }
 
-    /// As the daemon makes one: the limit is looked after when the sandbox runs again.
+    /// Like the daemon: the limit is updated when the sandbox runs again.
     async fn snapshot(&self) -> SnapshotId {
         let snapshot = SnapshotId::random();
         self.storage.snapshot(&self.id, &snapshot).await.expect("a snapshot");
@@ -100,7 +100,7 @@ async fn what_only_snapshots_have_is_no_part_of_the_tree() {
     assert!(usage.total.used_bytes >= 5 * 28 * MIB, "{usage:?}");
 }
 
-/// Written in place, a piece at a time, with looks in between: at no moment does the tree hold more than the file.
+/// Written in place, piece by piece, with scans in between: at no moment does the tree hold more than the file.
 #[tokio::test]
 async fn a_file_that_is_written_anew_piece_by_piece_is_not_too_much() {
     let tree =
@@ -127,7 +127,7 @@ async fn a_tree_that_keeps_too_much_can_write_no_more_until_it_keeps_less() {
         tree_or_skip!("a_tree_that_keeps_too_much_can_write_no_more_until_it_keeps_less", 32, None);
     tree.fill("first", 24).expect("within");
     tree.snapshot().await;
-    // Nothing tells it from writing the first anew, until somebody looks.
+    // Until a scan this cannot be distinguished from rewriting the first.
     tree.fill("second", 24).expect("what a snapshot has can be written anew");
     tree.tend().await;
     let refused = tree.fill("third", 4);
@@ -145,7 +145,7 @@ async fn a_tree_that_keeps_too_much_can_write_no_more_until_it_keeps_less() {
     assert!((27..34).contains(&used), "{used} MiB are told");
 }
 
-/// Whoever makes one has to write a little to it before it can be started.
+/// A new clone needs a few writes before it can be started.
 #[tokio::test]
 async fn a_clone_of_a_tree_that_keeps_too_much_can_begin_and_write_little_more() {
     let test = "a_clone_of_a_tree_that_keeps_too_much_can_begin_and_write_little_more";
@@ -167,7 +167,7 @@ async fn a_clone_of_a_tree_that_keeps_too_much_can_begin_and_write_little_more()
         fs::write(at("identity"), "its own, again").expect("a small file");
         let refused = fill(&at("third"), 4);
         assert!(is_refused(&refused), "24 MiB in a tree of 16, and then {refused:?}");
-        // It may be there or not.
+        // It may or may not exist.
         let _ = fs::remove_file(at("third"));
         for name in ["first", "second"] {
             fs::remove_file(at(name)).expect("what is there can be removed");
@@ -219,7 +219,7 @@ async fn tree_and_snapshots_hold_no_more_than_they_may() {
     assert_eq!(usage.exceeded_by(MIB), Some(Limit::Total), "{usage:?}");
 }
 
-/// Small files are in the tree's own blocks, of which a look sees only what is used.
+/// Small files are in the tree's own blocks, of which a scan sees only the used part.
 #[tokio::test]
 async fn a_look_counts_about_what_is_charged() {
     let tree = tree_or_skip!("a_look_counts_about_what_is_charged", 200, None);

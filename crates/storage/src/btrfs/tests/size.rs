@@ -1,4 +1,4 @@
-//! A pool begins small and grows by need, on disks with and without room.
+//! A pool starts small and grows on demand, on disks with and without free space.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -12,12 +12,12 @@ use sandkeep_core::failpoint::simulated;
 
 const MIB: u64 = 1 << 20;
 
-/// Begins with 256 MiB.
+/// Starts with 256 MiB.
 fn up_to(mib: u64) -> BtrfsOptions {
     BtrfsOptions { image_max_bytes: Some(mib * MIB), ..SMALL }
 }
 
-/// Opened without the thread that watches the pool, so that a test says when it grows.
+/// Opened without the thread that watches the pool, so that a test decides when it grows.
 fn unwatched(test: &str, dir: &DataDir, options: &BtrfsOptions) -> Option<BtrfsStorage> {
     opened(test, Btrfs::open(dir.path(), options).map(Offloaded::new))
 }
@@ -36,7 +36,7 @@ fn sizing(storage: &BtrfsStorage) -> &Sizing {
     storage.inner.pool.sizing.as_ref().expect("a pool that is not fixed")
 }
 
-/// The sizes of the image and of the filesystem in it, which are the same when nobody resizes it.
+/// The sizes of the image and of its file system, which are the same when it is not being resized.
 fn sizes(dir: &DataDir) -> [u64; 2] {
     let mounted = File::open(dir.mount_point()).expect("the pool");
     let filesystem = PoolHealth::of(mounted).expect("its size").total_bytes;
@@ -80,7 +80,7 @@ async fn a_pool_grows_before_it_is_full_and_no_further_than_it_may() {
     assert!(is_as_written(&path.join("first")), "what was there before it grew is lost");
 }
 
-/// As much as a sandbox gets that does not say what it needs, as fast as the machine writes, from the first moment on.
+/// The default size of a sandbox, written as fast as the machine can, from the first moment on.
 #[tokio::test]
 async fn a_fast_writer_never_outruns_a_pool_that_can_grow() {
     let (test, dir) = ("a_fast_writer_never_outruns_a_pool_that_can_grow", DataDir::new());
@@ -121,7 +121,7 @@ fn blocks_bytes(dir: &DataDir) -> u64 {
     dir.image().metadata().expect("metadata").blocks() * 512
 }
 
-/// A pool that grew for a file which is gone.
+/// A pool that grew for a file that is gone.
 async fn spare(test: &str, dir: &DataDir, kept: &str) -> Option<(BtrfsStorage, PathBuf)> {
     let storage = unwatched(test, dir, &up_to(2048))?;
     let (_, path) = volume(&storage).await;
@@ -132,7 +132,7 @@ async fn spare(test: &str, dir: &DataDir, kept: &str) -> Option<(BtrfsStorage, P
     }
     assert_not_sparse(dir);
     (0..20).for_each(|part| fs::remove_file(path.join(format!("{part}"))).expect("ours"));
-    // The kernel removes empty chunks after the next regular commit, which is half a minute off by default.
+    // The kernel removes empty chunks after the next regular commit, which is half a minute away by default.
     mount_remount(dir.mount_point(), MountFlags::empty(), c"nodiscard,commit=1").expect("remount");
     let deadline = Instant::now() + Duration::from_secs(60);
     while sizing(&storage).keep_room().expect("room") != Need::Less {
@@ -233,7 +233,7 @@ async fn what_a_pool_gave_back_may_be_used_up_by_others() {
     write(&path.join("more"), 60).expect("the pool has its space again");
 }
 
-/// A data directory on a disk of its own, of this size.
+/// A data directory on a separate disk of this size.
 fn small_disk(test: &str, mib: u64) -> Option<DataDir> {
     let dir = DataDir::new();
     let size = std::ffi::CString::new(format!("size={mib}m")).expect("no NUL");
@@ -253,7 +253,7 @@ async fn a_full_disk_ends_the_growth_of_a_pool_and_never_its_life() {
     let opened = opened(test, BtrfsStorage::open(dir.path(), &BtrfsOptions::default()));
     let Some(storage) = opened else { return };
     let (_, path) = volume(&storage).await;
-    // Somebody else fills the disk.
+    // Another process fills the disk.
     let other = dir.path().join("other");
     let filled = write(&other, 1600).expect_err("the disk is full");
     assert_eq!(filled.kind(), io::ErrorKind::StorageFull);

@@ -1,5 +1,5 @@
-//! What a tree of processes uses, by adding up what /proc says of each. Who is gone is counted with the
-//! parent that has waited for it, and in the end that is the guest.
+//! The resource usage of a process tree, by summing up /proc. A dead process counts with the parent that has waited for
+//! it, which in the end is the guest.
 
 use std::collections::HashMap;
 use std::fs;
@@ -16,7 +16,7 @@ struct Process {
     resident_pages: u64,
 }
 
-/// What `first` and all that descend from it use.
+/// The usage of `first` and all its descendants.
 pub fn of_tree(first: u32) -> io::Result<Used> {
     let processes = processes()?;
     if !processes.contains_key(&first) {
@@ -49,8 +49,8 @@ fn processes() -> io::Result<HashMap<u32, Process>> {
     Ok(processes)
 }
 
-/// The name in the line is the process's own choice and may hold anything, so fields are counted from
-/// its last parenthesis.
+/// The name in the line is chosen by the process and may contain anything, so fields are counted from its last
+/// parenthesis.
 fn parse(stat: &str) -> Option<Process> {
     let (_, rest) = stat.rsplit_once(") ")?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
@@ -65,8 +65,7 @@ fn parse(stat: &str) -> Option<Process> {
 
 fn descends(pid: u32, first: u32, processes: &HashMap<u32, Process>) -> bool {
     let mut at = pid;
-    // A parent is older than its child, so the way up ends; the bound holds if numbers are used anew
-    // while we read.
+    // A parent is older than its child, so this terminates; the bound covers pids that are reused while we read.
     for _ in 0..=processes.len() {
         if at == first {
             return true;

@@ -1,5 +1,5 @@
-//! The directory that an archive is unpacked into. Every part of a path is opened by itself, beneath the one before,
-//! and never a symbolic link.
+//! The target directory of an archive. Every component of a path is opened separately, below the one before, and never
+//! through a symbolic link.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -14,10 +14,10 @@ use crate::answer::{Failure, FailureKind};
 use crate::files::replacement::TEMPORARY;
 use crate::wire::DATA_MAX;
 
-/// What a file without anything is made of, in runs of this size.
+/// Zero runs of this size become holes.
 const HOLE_BYTES: usize = 64 * 1024;
 
-/// What an archive says about an entry beside its content.
+/// An entry's metadata in an archive.
 pub struct Stamp {
     pub mode: u32,
     pub owner: Option<(u32, u32)>,
@@ -52,7 +52,7 @@ impl Place {
         }
     }
 
-    /// The directory that an entry is in, made where it is missing, and its name there.
+    /// The parent directory of an entry, created if missing, and its name there.
     pub(super) fn above(&self, name: &Path) -> Result<(OwnedFd, OsString), Failure> {
         let last = name.file_name().unwrap_or(OsStr::new(".")).to_owned();
         Ok((self.enter(name.parent().unwrap_or(Path::new("")))?, last))
@@ -84,7 +84,7 @@ impl Place {
         self.enter(name).map(drop)
     }
 
-    /// A new file in the place of whatever had the name. Says how many bytes it has.
+    /// A new file, replacing whatever had the name. Returns its size.
     pub fn file(
         &self,
         name: &Path,
@@ -133,7 +133,7 @@ impl Place {
     }
 
     pub fn stamp_directory(&self, name: &Path, stamp: &Stamp) -> Result<(), Failure> {
-        // Where it is unpacked into was there before, and stays as it was.
+        // The target directory itself existed before, and stays unchanged.
         if name.as_os_str().is_empty() {
             return Ok(());
         }
@@ -147,7 +147,7 @@ fn is_link(directory: std::os::fd::BorrowedFd<'_>, name: &OsStr) -> bool {
     found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Symlink)
 }
 
-/// Removes what has the name, unless it is a directory, which has more to lose.
+/// Removes an existing entry, unless it is a directory.
 fn clear(directory: std::os::fd::BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
     match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -189,7 +189,7 @@ impl Stamp {
     }
 }
 
-/// Writes all of it, and leaves holes where there is nothing but zeros.
+/// Writes all content, with holes where it is zero.
 fn fill(file: &mut File, content: &mut impl Read, size: u64) -> io::Result<u64> {
     let mut buffer = vec![0; HOLE_BYTES.min(DATA_MAX)];
     let mut len = 0;
@@ -202,7 +202,7 @@ fn fill(file: &mut File, content: &mut impl Read, size: u64) -> io::Result<u64> 
         }
         len += count as u64;
         if count < buffer.len() {
-            // An archive that was cut off ends where its last file does.
+            // A truncated archive ends where its last file does.
             if len != size {
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ends in the middle"));
             }

@@ -1,9 +1,9 @@
-//! Files become again what they were: an archive of those that have changed, with two kinds of entries that no other
-//! archive has. [`GONE`] says that there was nothing of this name; [`METADATA`] that only owner, mode and attributes
-//! were others, so that what the file holds stays untouched, and open in whoever has it open.
+//! Restores files: from an archive of the differences, with two special kinds of entries. [`GONE`] means that the name
+//! did not exist; [`METADATA`] that only owner, mode and attributes differed, so that the file's content stays
+//! untouched, and open where it is open.
 //!
-//! Paths are taken as in any archive: beneath the directory, and never through a symbolic link. All of it can be
-//! repeated.
+//! Paths are handled as in any archive: below the directory, and never through a symbolic link. Everything is
+//! idempotent.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -22,26 +22,26 @@ use crate::files::remove_tree::remove_tree;
 use crate::request::Ownership;
 use crate::wire::Input;
 
-/// The type of an entry whose name is to be nothing.
+/// The type of an entry whose name is to be removed.
 pub const GONE: u8 = b'W';
-/// The type of an entry that is about a file's metadata alone.
+/// The type of an entry with only a file's metadata.
 pub const METADATA: u8 = b'M';
 
-/// What the attributes of a file begin with in an archive.
+/// Prefix of a file's attributes in an archive.
 const ATTRIBUTE: &str = "SCHILY.xattr.";
-/// The kernel has no longer list of names.
+/// The kernel's limit for a list of names.
 const NAMES_MAX_BYTES: usize = 64 * 1024;
 
 type Attributes = Vec<(CString, Vec<u8>)>;
 
-/// Does to the whole sandbox what was sent.
+/// Restores the sent files in the whole sandbox.
 pub fn restore_all(input: &mut Input) -> Result<Unpacked, Failure> {
     let restored = restore(Path::new("/"), &mut *input)?;
     drain(input)?;
     Ok(restored)
 }
 
-/// Does to a directory what the archive says, as far as the caller's rights go.
+/// Restores an archive's files in a directory, as far as the caller's rights allow.
 pub fn restore(root: &Path, archive: impl Read) -> Result<Unpacked, Failure> {
     let mut unpacking = Unpacking {
         place: Place::open(root)?,
@@ -93,7 +93,7 @@ fn attributes<R: Read>(entry: &mut tar::Entry<'_, R>) -> std::io::Result<Attribu
 }
 
 impl Place {
-    /// Removes whatever has a name, with all in it.
+    /// Removes an entry, with its content.
     fn remove(&self, name: &Path) -> Result<(), Failure> {
         let failure = self.failure(name);
         let Some((above, last)) = self.existing(name)? else { return Ok(()) };
@@ -104,7 +104,7 @@ impl Place {
         }
     }
 
-    /// Sets all but the content. What is not there is left to be.
+    /// Sets everything but the content. A missing entry is skipped.
     fn describe(&self, name: &Path, stamp: &Stamp, attributes: &Attributes) -> Result<(), Failure> {
         let failure = self.failure(name);
         let Some((above, last)) = self.existing(name)? else { return Ok(()) };
@@ -141,7 +141,7 @@ impl Place {
         stamp.put_on(open(&above, &last).map_err(&failure)?).map_err(failure)
     }
 
-    /// The directory that something is in; none if there is no such directory.
+    /// The parent directory of an entry; `None` if it does not exist.
     fn existing(&self, name: &Path) -> Result<Option<(OwnedFd, std::ffi::OsString)>, Failure> {
         let Some(last) = name.file_name() else {
             let root = self.duplicate().map_err(self.failure(name))?;
@@ -165,8 +165,8 @@ fn open(above: &OwnedFd, last: &std::ffi::OsStr) -> Result<File, Errno> {
     Ok(File::from(rustix::fs::openat(above, last, flags, Mode::empty())?))
 }
 
-/// Those of users that are not among them go. What only the host may set stays away: nobody inside could have set
-/// it again either.
+/// Removes user attributes that are not among them. Attributes that only the host may set are left alone: nothing
+/// inside could have set them either.
 fn set(file: &File, attributes: &Attributes) -> Result<(), Errno> {
     let mut names = vec![0; NAMES_MAX_BYTES];
     let length = match rustix::fs::flistxattr(file, &mut names) {

@@ -1,4 +1,4 @@
-//! The line endings of a file, apart from its text.
+//! The line endings of a file, separate from its text.
 
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ impl Ending {
     }
 }
 
-/// How each line of a file ends, in their order.
+/// The ending of each line of a file, in order.
 #[derive(Debug)]
 pub struct Endings(Vec<Ending>);
 
@@ -42,7 +42,7 @@ impl Endings {
         Self(ends.map(ending).collect())
     }
 
-    /// A part of the plain text as it was in the file.
+    /// A part of the plain text with its original line endings.
     pub fn restore(&self, plain: &[u8], part: Range<usize>) -> Vec<u8> {
         let mut line = line_index(plain, part.start);
         let next = || {
@@ -53,7 +53,7 @@ impl Endings {
         with_endings(&plain[part], next)
     }
 
-    /// A new text for this place: its lines end as the line does that it comes to stand in.
+    /// A new text for this place: with the line ending of the line that it is inserted into.
     pub fn apply(&self, plain: &[u8], place: usize, new: &[u8]) -> Vec<u8> {
         let line = line_index(plain, place);
         let ending = self.0.get(line).or(self.0.last()).copied().unwrap_or(Ending::Lf);

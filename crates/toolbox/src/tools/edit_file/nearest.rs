@@ -1,7 +1,7 @@
-//! The part of a file that is most like a text which is not in it, for whoever remembered it slightly wrong.
+//! The part of a file most similar to a text that is not in it, as a hint for a slightly wrong text.
 //!
-//! Every word of the text votes for the places where it would stand if the text began there; the places with the most
-//! votes are compared letter by letter. The work is bounded, whatever the file is: a hint is worth a moment.
+//! Every word of the text votes for the places where the text would start; the places with the most votes are compared
+//! character by character. The work is bounded, whatever the file is, because a hint is worth only a moment.
 
 use std::collections::HashMap;
 
@@ -9,14 +9,14 @@ use similar::{ChangeTag, TextDiff};
 
 use crate::tools::refusal::Nearest;
 
-/// Lines of a text, and of a file, that are compared.
+/// Maximum number of compared lines of a text, and of a file.
 const TEXT_LINES_MAX: usize = 60;
 const FILE_LINES_MAX: usize = 200_000;
-/// A line counts for so many bytes at most.
+/// A line counts for at most this many bytes.
 const LINE_MAX_BYTES: usize = 400;
-/// Places of a file that are compared letter by letter.
+/// How many places of a file are compared character by character.
 const CANDIDATES_MAX: usize = 12;
-/// What is less alike than this is no hint.
+/// Less similar parts are no hint.
 const ALIKE_MIN: f32 = 0.4;
 
 pub fn nearest(plain: &[u8], old: &[u8]) -> Option<Nearest> {
@@ -34,12 +34,12 @@ pub fn nearest(plain: &[u8], old: &[u8]) -> Option<Nearest> {
     let best = candidates.map(alike).max_by(|(a, _), (b, _)| a.total_cmp(b));
     let (ratio, start) = best.filter(|(ratio, _)| *ratio >= ALIKE_MIN)?;
     let difference = difference(&text, &file[start..start + height]);
-    // It was not found, so something differs, if only in spaces.
+    // It was not found, so something differs, if only white space.
     let percent = ((ratio * 100.0) as u8).min(99);
     Some(Nearest { line: start + 1, percent, difference })
 }
 
-/// The lines of the file at which most words of the text would be where they are, the best first.
+/// The lines of the file with the most votes, best first.
 fn candidates(file: &[&str], text: &[&str]) -> Vec<usize> {
     let mut lines_of: HashMap<&str, Vec<usize>> = HashMap::new();
     for (at, line) in text.iter().enumerate() {

@@ -92,7 +92,7 @@ fn the_nearest_text_is_found_in_a_moment_in_a_large_file() {
 }
 
 proptest! {
-    /// Whatever is replaced, all else is as it was, byte for byte.
+    /// Everything but the replaced text is unchanged, byte for byte.
     #[test]
     fn all_but_the_replaced_text_stays(
         before in "[a-c\\r\\n]{0,20}",

@@ -7,15 +7,15 @@ use super::Said;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum CommandRefusal {
-    /// It ran for longer than it may.
+    /// It exceeded its timeout.
     TimedOut {
         timeout_ms: u64,
     },
-    /// `call_mb` is what the call alone was limited to, if it was.
+    /// `call_mb` is the limit of the call alone, if it had one.
     OutOfMemory {
         call_mb: Option<u64>,
     },
-    /// Somebody or something else ended it.
+    /// It was ended from outside.
     Ended {
         how: String,
     },
@@ -38,7 +38,7 @@ pub enum CommandRefusal {
         problem: String,
     },
     NothingToCommit,
-    /// It ran to its end and says that it failed.
+    /// It exited with a failure.
     CommandFailed {
         program: String,
         exit_code: i32,

@@ -1,4 +1,4 @@
-//! Refusals that are about a path.
+//! Refusals about a path.
 
 use std::io;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::answer::{Failure, FailureKind};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum FileRefusal {
-    /// `near` is a name beside it that looks like it.
+    /// `near` is a similar name in the same directory.
     NotFound {
         path: String,
         near: Option<String>,
@@ -53,7 +53,7 @@ pub enum FileRefusal {
     LinkLoop {
         path: String,
     },
-    /// The system refused for a reason that no rule of ours names.
+    /// A system error that has no refusal of its own.
     Failed {
         path: String,
         problem: String,
@@ -61,7 +61,7 @@ pub enum FileRefusal {
 }
 
 impl FileRefusal {
-    /// What became of a path, by the error that the system answered.
+    /// The refusal for a system error about a path.
     pub fn of(path: &Path, error: &io::Error) -> Self {
         use io::ErrorKind as Kind;
         let looped = rustix::io::Errno::LOOP.raw_os_error();
@@ -69,7 +69,7 @@ impl FileRefusal {
         match error.kind() {
             Kind::NotFound => Self::NotFound { path, near: None },
             Kind::IsADirectory => Self::IsDirectory { path },
-            // Making a directory answers so where something else has its name.
+            // Creating a directory returns this if something else has its name.
             Kind::NotADirectory | Kind::AlreadyExists => Self::NotDirectory { path },
             Kind::PermissionDenied => Self::NotPermitted { path },
             Kind::ReadOnlyFilesystem => Self::ReadOnly { path },
@@ -80,7 +80,7 @@ impl FileRefusal {
         }
     }
 
-    /// What became of a path, by what the operations on files say.
+    /// The refusal for a failed file operation.
     pub fn failed(path: &Path, failure: Failure) -> Self {
         let path = path.display().to_string();
         match failure.kind {

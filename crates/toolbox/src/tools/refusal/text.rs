@@ -1,4 +1,4 @@
-//! Refusals that are about what was to be found or replaced.
+//! Refusals about a text to be found or replaced.
 
 use serde::{Deserialize, Serialize};
 
@@ -29,14 +29,14 @@ pub enum TextRefusal {
     },
 }
 
-/// The part of a file that comes closest to what was looked for.
+/// The most similar part of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Nearest {
     /// Of its first line, from 1.
     pub line: usize,
-    /// How much of it is the same.
+    /// Similarity in percent.
     pub percent: u8,
-    /// What was looked for (-) and what is there (+), line by line.
+    /// The requested text (-) and the existing one (+), line by line.
     pub difference: String,
 }
 

@@ -1,4 +1,4 @@
-//! The suite on the local directory, and on such as are broken on purpose: it must notice each.
+//! Runs the suite on the local directory, and on deliberately broken ones, each of which it must detect.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -11,17 +11,17 @@ use sandkeep_store::{Entry, Key, Listing, Prefix, Revision, StateStore, StoreErr
 
 #[derive(Clone, Copy, Debug)]
 enum Fault {
-    /// What is of this kind is overwritten, whoever wrote it.
+    /// Entries of this kind are overwritten, whoever wrote them.
     Overwrites(&'static str),
     /// And removed.
     Removes(&'static str),
-    /// A list shows what the one before it should have shown.
+    /// A list returns what the previous one should have returned.
     ListsLate,
-    /// All nodes are taken for one.
+    /// All nodes have the same name.
     OneName,
 }
 
-/// A store for a directory that does not keep its promises.
+/// A store that makes its directory break a promise.
 struct Broken {
     inner: Arc<dyn StateStore>,
     fault: Fault,

@@ -1,5 +1,5 @@
-//! Several nodes at once make and destroy sandboxes with slots, keys and a quota, by the rules of the broker. Between any
-//! two steps they stall, answers are lost, and processes die and begin anew, as a seed says.
+//! Several nodes concurrently create and destroy sandboxes with slots, keys and a quota, by the rules of the broker.
+//! Between any two steps they stall, lose answers, or die and restart, controlled by a seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,7 +34,7 @@ pub async fn nodes_that_stall_and_crash_keep_slots_keys_and_quotas(factory: Fact
     Ok(())
 }
 
-/// What is asked for.
+/// A request.
 #[derive(Default)]
 struct Asked {
     slot: Option<SlotName>,
@@ -45,19 +45,19 @@ struct World {
     factory: Factory,
     entries: Arc<MemoryStore>,
     dice: Dice,
-    /// Who was answered that it is there, and nobody was asked to destroy.
+    /// Acknowledged sandboxes for which no destroy was requested.
     made: Mutex<BTreeSet<SandboxId>>,
     broken: Mutex<Option<String>>,
 }
 
-/// A node from one death to the next.
+/// A node from one crash to the next.
 struct Process {
     directory: Arc<dyn Directory>,
     weather: Arc<Weather>,
 }
 
 impl Process {
-    /// A write whose answer was lost is repeated for as long as the process lives.
+    /// A write whose answer was lost is repeated as long as the process lives.
     async fn repeat<T, F: Future<Output = Result<T, DirectoryError>>>(
         &self,
         work: impl Fn() -> F,
@@ -87,7 +87,7 @@ impl Process {
         self.repeat(|| self.directory.put_row(row(), known)).await
     }
 
-    /// Destroys what a row names, whatever of it is there.
+    /// Destroys what a row names, as far as it exists.
     async fn remove(
         &self,
         id: &SandboxId,
@@ -101,7 +101,7 @@ impl Process {
         self.repeat(|| directory.remove_row(owner, id, Some(row))).await
     }
 
-    /// Whether there is room for it.
+    /// Whether it is within the quota.
     async fn ranks(&self, row: Revision) -> Result<bool, DirectoryError> {
         let (owner, share) = (Owner::local(), Share { sandboxes: 1, ..Share::default() });
         let user = Quota { sandboxes: Some(QUOTA), ..Quota::default() };
@@ -119,7 +119,7 @@ impl Process {
         }
     }
 
-    /// Takes the key; `None`: it leads elsewhere.
+    /// Takes the key; `None`: it refers to another sandbox.
     async fn take_key(
         &self,
         name: &Key,
@@ -195,12 +195,12 @@ impl World {
                 }
             }
         }
-        // Nobody waits for what a dead process left.
+        // Nothing waits for what a dead process left.
         let process = self.process(node, usize::MAX);
         let _ = self.recover(node, &process).await;
     }
 
-    /// Finishes what an earlier process left, and tells what is there.
+    /// Finishes what an earlier process left, and reports what exists.
     async fn recover(
         &self,
         node: usize,
@@ -213,7 +213,7 @@ impl World {
             if placement.at.node != format!("node{node}") {
                 continue;
             }
-            // A slot may be left behind without its row: then it is free, and swept.
+            // A slot may be left behind without its row: then it is free, and is swept.
             let forgotten = placement.phase == Phase::Placing && self.dice.roll(2) == 0;
             let slot = placement.slot.filter(|_| !forgotten);
             let asked = Asked { slot, key: None };
@@ -254,7 +254,7 @@ impl World {
         Asked { slot, key }
     }
 
-    /// `None`: somebody else has what was asked for.
+    /// `None`: another request has what was asked for.
     async fn create(
         &self,
         process: &Process,
@@ -298,7 +298,7 @@ impl World {
         Ok(Some(row))
     }
 
-    /// All rows, as nobody's weather shows them.
+    /// All rows, read without injected faults.
     async fn rows(&self) -> Vec<FoundRow> {
         self.observer().rows(None).await.expect("the store in memory answers").rows
     }
@@ -307,7 +307,7 @@ impl World {
         (self.factory)(Arc::clone(&self.entries) as _, "observer")
     }
 
-    /// Whether what must always hold does.
+    /// Checks the invariants.
     async fn look(&self) {
         let rows = self.rows().await;
         let placements = rows.iter().filter_map(|row| Some((row, row.placement.as_ref()?)));

@@ -1,4 +1,4 @@
-//! One promise at a time.
+//! One promise per check.
 
 use std::sync::Arc;
 

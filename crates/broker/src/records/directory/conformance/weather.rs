@@ -1,5 +1,5 @@
-//! Stores in which things happen between two steps of a caller: [`Weather`] stalls, loses answers and lets its callers
-//! die, as a seed says; [`Meanwhile`] lets one thing happen at one moment.
+//! Stores that inject events between two steps of a caller: [`Weather`] stalls, loses answers and kills its callers,
+//! controlled by a seed; [`Meanwhile`] lets one thing happen at one moment.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use sandkeep_store::{
     Entry, Key, Listing, MemoryStore, Prefix, Revision, StateStore, StoreError, Watch,
 };
 
-/// Numbers that look random and are the same for one seed.
+/// Deterministic pseudo-random numbers.
 #[derive(Clone)]
 pub struct Dice(Arc<Mutex<u64>>);
 
@@ -21,7 +21,7 @@ impl Dice {
         Self(Arc::new(Mutex::new(seed)))
     }
 
-    /// One of the numbers below `sides`.
+    /// A number below `sides`.
     pub fn roll(&self, sides: u64) -> u64 {
         let mut state = self.0.lock().expect("nobody panics with it");
         *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -40,11 +40,11 @@ impl Dice {
     }
 }
 
-/// What one process sees of a store that all share.
+/// One process's view of a shared store.
 pub struct Weather {
     pub entries: Arc<MemoryStore>,
     pub dice: Dice,
-    /// After so many steps the process is dead: nothing it asks for happens.
+    /// After this many steps the process is dead: none of its requests has an effect.
     pub steps: AtomicUsize,
 }
 

@@ -1,4 +1,4 @@
-//! Connections that show no credential: however many there are, those who may come get in.
+//! Unauthenticated connections: however many there are, authenticated clients get in.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
@@ -11,8 +11,8 @@ use crate::keys::with_admin;
 use crate::support::{Daemon, Patience, Raw, Setup, obstacle, until};
 use crate::{daemon, skip_if};
 
-/// Keeps so many connections open that say nothing: whatever is closed is opened again. Says when it has them, and
-/// when the first was closed.
+/// Keeps this many silent connections open: a closed one is opened again. Reports when it has them, and when the first
+/// was closed.
 const CROWD: &str = "import resource, selectors, socket, sys
 most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -71,7 +71,7 @@ fn sockets(daemon: &Daemon) -> usize {
     targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
 }
 
-/// A user who is not the one who runs the daemon.
+/// A user other than the one who runs the daemon.
 const STRANGER: u32 = 65_534;
 
 fn ready(raw: &mut Raw, lines: &str) -> u16 {

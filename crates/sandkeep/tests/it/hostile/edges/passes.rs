@@ -1,4 +1,4 @@
-//! What servers in sandboxes say through ports, and how long signed URLs last.
+//! Port tokens and responses of servers in sandboxes, and how long signed URLs last.
 
 use std::io::{ErrorKind, Read as _};
 use std::os::unix::process::CommandExt as _;
@@ -117,7 +117,7 @@ fn what_was_opened_with_a_signed_url_ends_when_it_expires() {
     assert!(is_cut(&mut socket) && is_cut(&mut stream), "they outlive the URL");
 }
 
-/// A user who is not the one who runs the daemon.
+/// A user other than the one who runs the daemon.
 const STRANGER: u32 = 65_534;
 
 #[test]

@@ -1,4 +1,4 @@
-//! The way out that a clone has: it carries TLS with the host of the URL, and nothing else.
+//! The relay of a clone: it forwards TLS with the host of the URL, and nothing else.
 
 use std::fs;
 use std::io::{Read as _, Write as _};

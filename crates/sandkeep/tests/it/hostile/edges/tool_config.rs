@@ -1,4 +1,4 @@
-//! Files of a sandbox that would make tools of the user run commands: real git, with what it really obeys.
+//! Files of a sandbox that would make the user's tools run commands: with real git, and what it really obeys.
 
 use std::fs;
 use std::path::Path;
