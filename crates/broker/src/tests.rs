@@ -4,6 +4,7 @@
 mod crashes;
 mod events;
 mod execs;
+mod feed;
 mod flaky_store;
 mod found;
 mod health;
@@ -19,4 +20,5 @@ mod stubborn;
 mod terms;
 mod time;
 mod time_crashes;
+mod webhooks;
 mod world;
