@@ -4,6 +4,7 @@
 mod crashes;
 mod events;
 mod execs;
+mod feed;
 mod flaky_store;
 mod found;
 mod health;
@@ -20,4 +21,5 @@ mod stubborn;
 mod terms;
 mod time;
 mod time_crashes;
+mod webhooks;
 mod world;

@@ -21,7 +21,7 @@ use sandkeep_image::{
     Found, Template,
     source::registry::{Registries, Spool},
 };
-use sandkeep_outgoing::Outgoing;
+use sandkeep_outgoing::{Outgoing, Roots};
 use sandkeep_runtime::{Lifetime, MockRuntime, Runtime};
 use sandkeep_storage::{
     self, Amount, Base, LayerDraft, LayerId, LayerKey, PoolHealth, Quota, Storage,
@@ -79,7 +79,7 @@ impl World {
             runtimes: vec![Arc::new(self.runtime.clone())],
             templates: vec![Arc::new(EmptyTemplate)],
             registries: Registries::new(
-                Outgoing::default(),
+                Outgoing::new(vec!["127.0.0.1".parse().expect("a place")], Roots::default()),
                 Arc::new(Spool::open(&self.dir.path().join("spool")).expect("a spool")),
                 None,
             ),
