@@ -62,6 +62,7 @@ pub async fn run(loaded: Loaded, around: &Surroundings) -> Result<Exit, Failure>
     supervisor.tell(Stage::Starting, "starting");
     loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     refuse_open_doors(&settings)?;
+    messaging::check_files(&settings)?;
     // Before anything that takes long, so that an early Ctrl-C is as graceful as a late one.
     let stop = stop_signal()?;
     raise_descriptor_limit();
