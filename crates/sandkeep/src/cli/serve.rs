@@ -64,7 +64,8 @@ pub async fn run(loaded: Loaded, around: &Surroundings) -> Result<Exit, Failure>
     supervisor.tell(Stage::Starting, "starting");
     loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     refuse_open_doors(&settings)?;
-    // Before anything slow, so that an early Ctrl-C is as graceful as a late one.
+    messaging::check_files(&settings)?;
+    // Before anything that takes long, so that an early Ctrl-C is as graceful as a late one.
     let stop = stop_signal()?;
     raise_descriptor_limit();
     let data = DataDir::open(&settings.data_dir).map_err(Error::from)?;

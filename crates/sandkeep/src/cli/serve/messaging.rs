@@ -55,9 +55,6 @@ impl Messaging {
         let Some(options) = options(&settings.nats) else {
             return Ok(Self { link: None, publishers: Vec::new(), registration });
         };
-        options.check().map_err(|error| Failure::Usage {
-            problem: format!("[nats]: {}", with_causes(&error)),
-        })?;
         let link = Link::open(options, "sandkeep events");
         let cannot = || Failure::system("read how far events are published");
         let (nats, instance) = (&settings.nats, broker.instance().to_owned());
@@ -91,6 +88,19 @@ impl Messaging {
             link.close().await;
         }
     }
+}
+
+/// Reads the files that are configured, before anything else starts.
+pub fn check_files(settings: &Settings) -> Result<(), Failure> {
+    #[cfg(feature = "nats")]
+    if let Some(options) = options(&settings.nats) {
+        options.check().map_err(|error| Failure::Usage {
+            problem: format!("[nats]: {}", with_causes(&error)),
+        })?;
+    }
+    #[cfg(not(feature = "nats"))]
+    let _ = settings;
+    Ok(())
 }
 
 /// Whether the server that is configured lets us in, for `doctor`; `None` if there is none.
