@@ -24,7 +24,7 @@ pub fn missing() -> Option<&'static str> {
 pub struct Server {
     dir: tempfile::TempDir,
     child: Option<Child>,
-    port: u16,
+    pub port: u16,
 }
 
 impl Server {
@@ -52,10 +52,6 @@ impl Server {
         server.run();
         server.kill_9();
         server
-    }
-
-    pub fn address(&self) -> (&'static str, u16) {
-        ("127.0.0.1", self.port)
     }
 
     pub fn url(&self) -> String {
