@@ -19,7 +19,7 @@ use sandkeep_core::{SandboxId, limits};
 pub(super) const SHARED_HOSTS: &str = "run/hosts";
 
 /// Files of a sandbox that may contain the name.
-const PLACES: [&str; 3] = ["etc/hostname", "etc/hosts", SHARED_HOSTS];
+pub(super) const PLACES: [&str; 3] = ["etc/hostname", "etc/hosts", SHARED_HOSTS];
 
 /// On an address of its own, so that the name comes first for it, as `hostname -f` prints.
 pub(super) fn hosts(id: &SandboxId) -> String {

@@ -21,6 +21,13 @@ const MACHINE_IDS: [&str; 2] = ["etc/machine-id", "var/lib/dbus/machine-id"];
 const RANDOM_SEEDS: [(&str, &str); 2] =
     [("var/lib/systemd", "random-seed"), ("var/lib/urandom", "random-seed")];
 
+/// The files that differ between a sandbox and its forks although nobody has changed them.
+pub fn files() -> impl Iterator<Item = String> {
+    let seeds = RANDOM_SEEDS.iter().map(|(parent, name)| format!("{parent}/{name}"));
+    let named = MACHINE_IDS.iter().chain(&host_name::PLACES).map(|path| (*path).to_owned());
+    named.chain(seeds)
+}
+
 /// Gives the files below `root` the identity of a new sandbox, as far as they contain one. Nothing may be using them.
 pub fn renew(root: &Path, id: &SandboxId) -> io::Result<()> {
     let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

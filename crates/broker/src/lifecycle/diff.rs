@@ -25,6 +25,7 @@ use crate::Broker;
 use crate::error::Error;
 use sandkeep_core::ledger::Reservation;
 use sandkeep_core::{HOME, Principal, SandboxId, SnapshotId, SnapshotName, State, limits};
+use sandkeep_image::identity;
 use sandkeep_tree::{
     TreePath, View,
     diff::{self, Diff, Lineage, Options, Renames, Side, Told, ToldDiff},
@@ -145,8 +146,14 @@ impl Broker {
             let problem = format!("it must be from 1 to {max}");
             return Err(Error::InvalidField { field: "limit", problem });
         }
+        let mut hidden = self.hidden(&handle)?;
+        if [&from, &to].iter().any(|point| matches!(point, Point::OfAncestor(..))) {
+            // A fork has an identity of its own, which is no change.
+            let own = identity::files().filter_map(|path| TreePath::clean(path.as_bytes()).ok());
+            hidden.extend(own);
+        }
         let options = Options {
-            hidden: self.hidden(&handle)?,
+            hidden,
             beneath: beneath.into_iter().collect(),
             lineage: self.lineage(&handle, &volume, [&from, &to]),
             renames: Renames::Found,

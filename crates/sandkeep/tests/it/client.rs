@@ -75,7 +75,7 @@ fn sandbox(id: &str) -> Value {
     json!({
         "id": id, "name": "brave-otter-aaaa", "state": "running", "runtime": "native", "template": "host", "created_at": "2026-01-01T00:00:00.5Z",
         "owner": { "organization": "local", "user": "local", "project": "default" }, "labels": {},
-        "resources": { "memory_mb": 64, "cpus": 1.0, "pids": 9 }, "privilege": "none", "on_timeout": "destroy",
+        "resources": { "memory_mb": 64, "cpus": 1.0, "pids": 9 }, "privilege": "none", "on_timeout": "destroy", "workdir": "/home/user",
         "last_activity_at": "2026-01-01T00:00:00.5Z", "turn_count": 0, "snapshot_count": 0, "snapshot_tool_calls": false,
         "space_used": null,
     })

@@ -97,13 +97,19 @@ commands_run! {
 /// Guides of another language, whose examples the tests of its client run.
 const RUN_ELSEWHERE: &[&str] = &["docs/guides/python.md"];
 
+/// Guides that show only configuration and messages. Tests of NATS and PURISTA use the same.
+const WITHOUT_COMMANDS: &[&str] = &["docs/guides/nats-commands.md", "docs/guides/purista.md"];
+
 #[test]
 fn every_guide_is_run_and_few_blocks_are_not() {
     for entry in fs::read_dir(top().join(GUIDES)).expect("the guides") {
         let name = entry.expect("a readable entry").file_name();
         let path = format!("{GUIDES}/{}", name.to_string_lossy());
-        let known = DOCUMENTS.iter().chain(RUN_ELSEWHERE);
+        let known = DOCUMENTS.iter().chain(RUN_ELSEWHERE).chain(WITHOUT_COMMANDS);
         assert!(known.into_iter().any(|known| *known == path), "no test runs {path}");
+    }
+    for path in WITHOUT_COMMANDS {
+        assert!(blocks(&read(path), "sh").is_empty(), "{path} has commands that no test runs");
     }
     let not_run: usize = DOCUMENTS.iter().map(|path| blocks(&read(path), "sh norun").len()).sum();
     assert!(not_run <= NOT_RUN_MAX, "{not_run} blocks are marked `sh norun`");
