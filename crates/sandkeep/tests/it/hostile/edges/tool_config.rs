@@ -88,7 +88,7 @@ fn a_sandbox_cannot_make_the_users_git_run_its_program() {
     // Copied as a directory, and as what is in it, into a place that is there and one that is not.
     let (new, there) = (home.join("new"), home.join("there"));
     fs::create_dir(&there).expect("a directory");
-    for (from, to) in [("repo", &new), ("repo", &there), ("repo/.", &there), ("repo/.git", &there)]
+    for (from, to) in [(".", &new), ("/home/user/repo", &there), ("./.", &there), (".git", &there)]
     {
         let ran = call(&daemon, &["cp", &format!("{id}:{from}"), to.to_str().expect("text")]);
         refused(&ran, &["config", "hooks/pre-commit"]);
@@ -102,7 +102,7 @@ fn a_sandbox_cannot_make_the_users_git_run_its_program() {
     let before = fs::read(&config).expect("a file");
     let ran = call(
         &daemon,
-        &["cp", &format!("{id}:repo/.git/config"), repository.join(".git").to_str().expect("text")],
+        &["cp", &format!("{id}:.git/config"), repository.join(".git").to_str().expect("text")],
     );
     refused(&ran, &["config"]);
     assert_eq!(fs::read(&config).expect("a file"), before);
@@ -110,18 +110,27 @@ fn a_sandbox_cannot_make_the_users_git_run_its_program() {
     daemon.sh(&id, "mkdir ~/links && ln -s ../repo/.git/config ~/links/notes").ok();
     let links = home.join("links");
     assert_eq!(
-        call(&daemon, &["cp", &format!("{id}:links"), home.to_str().expect("text")]).code,
+        call(&daemon, &["cp", &format!("{id}:/home/user/links"), home.to_str().expect("text")])
+            .code,
         0
     );
     daemon.sh(&id, "rm ~/links/notes && echo '[core]' > ~/links/notes").ok();
-    let ran = call(&daemon, &["cp", &format!("{id}:links/notes"), links.to_str().expect("text")]);
+    let ran = call(
+        &daemon,
+        &["cp", &format!("{id}:/home/user/links/notes"), links.to_str().expect("text")],
+    );
     assert_eq!(ran.code, 2, "{ran:?}");
     assert!(ran.complaint().contains("symbolic link"), "{ran:?}");
     assert_eq!(fs::read(&config).expect("a file"), before, "a link was followed");
     // Who asks for it gets it; that it does run says that the test would see it.
     let ran = call(
         &daemon,
-        &["cp", "--allow-tool-config", &format!("{id}:repo"), there.to_str().expect("text")],
+        &[
+            "cp",
+            "--allow-tool-config",
+            &format!("{id}:/home/user/repo"),
+            there.to_str().expect("text"),
+        ],
     );
     assert_eq!(ran.code, 0, "{ran:?}");
     git(home, &there.join("repo"), &["status", "--short"]);
