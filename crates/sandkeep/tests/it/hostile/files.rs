@@ -9,11 +9,10 @@ use crate::keys::{create_key, key_of, with_admin};
 use crate::support::{Daemon, Ground, Patience, Raw, binary, until};
 use crate::{on_btrfs_and_local, on_each_storage};
 
-on_each_storage!(
-    a_file_without_end_keeps_nobody_waiting,
-    a_tree_without_bottom_that_comes_and_goes_does_not_end_the_daemon,
-);
+on_each_storage!(a_file_without_end_keeps_nobody_waiting);
 on_btrfs_and_local!(
+    // Not on zfs-fuse, which can lock itself up for good when renames race with look-ups.
+    a_tree_without_bottom_that_comes_and_goes_does_not_end_the_daemon,
     readers_that_do_not_read_leave_the_daemon_to_the_others,
     a_lease_inside_does_not_hold_a_snapshot,
 );
