@@ -107,7 +107,7 @@ pub enum EventKind {
     SandboxCreated {
         runtime: String,
         template: String,
-        /// Those of its labels that the setting `events.labels` names.
+        /// Those of its labels that consumers of events need.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         labels: BTreeMap<String, String>,
     },

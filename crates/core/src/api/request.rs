@@ -261,12 +261,12 @@ pub struct ForkSandbox {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct DiffSandbox {
-    /// A snapshot, by id or name, `base` for what the sandbox was created from, or `now`. Default: the newest snapshot,
-    /// or `base` if there is none.
+    /// A snapshot, by id or name, also of a sandbox that this one is a fork of; `base` for what the sandbox started with;
+    /// or `now`. Default: `base`.
     pub from: Option<String>,
     /// As `from`; default: `now`.
     pub to: Option<String>,
-    /// Only this file, or this directory and its contents; absolute.
+    /// Only this file, or this directory and its contents: absolute, or relative to the working directory.
     pub path: Option<String>,
     /// Include the changed lines, as `diff -u` does.
     pub text: Option<bool>,
@@ -293,7 +293,7 @@ pub enum DiffFormat {
 pub struct Revert {
     /// The name or the id of a snapshot.
     pub snapshot: SnapshotName,
-    /// Absolute paths of files and directories; a directory includes its contents.
+    /// Files and directories, absolute or relative to the working directory; a directory includes its contents.
     #[schema(min_items = 1, max_items = 1000)]
     pub paths: Vec<String>,
 }

@@ -22,7 +22,7 @@ use sandkeep_tree::diff::ToldDiff;
 /// Compare the files of a sandbox at two points in time
 ///
 /// For `now`, a running sandbox is frozen for a moment, as for a snapshot. Mounts, including those from the host, are
-/// not compared. Paths are absolute; a path that is not UTF-8 is also given as bytes in `path_b64`.
+/// not compared. Paths in the answer are absolute; a path that is not UTF-8 is also given as bytes in `path_b64`.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/diff", operation_id = "diff_sandbox", tag = "snapshots",
     params(("id" = SandboxId, Path), DiffSandbox),

@@ -52,8 +52,8 @@ pub struct ExecBody {
     argv: Option<Vec<String>>,
     /// Added to the sandbox's own environment. Values are never shown again.
     env: Option<BTreeMap<String, String>>,
-    /// An absolute path inside. Default: the working directory of the sandbox's image, or the user's home if there is
-    /// no image.
+    /// The directory inside, absolute or relative to the working directory. Default: the working directory, which is the
+    /// workspace, else what the image says, else the user's home.
     cwd: Option<String>,
     /// A name or uid, optionally followed by a colon and a group or gid, as defined in the sandbox's `/etc/passwd` and
     /// `/etc/group`. Default: the image's user, or `user` if there is no image.

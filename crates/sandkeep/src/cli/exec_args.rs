@@ -6,7 +6,7 @@ use crate::cli::argument::duration;
 
 #[derive(Debug, clap::Args)]
 pub struct ExecArgs {
-    /// Working directory [default: from the image, else the user's home]
+    /// Working directory [default: the workspace, else from the image, else the user's home]
     #[arg(long, value_name = "DIR")]
     pub cwd: Option<String>,
     /// User name or uid, optionally with :group or :gid [default: from the image, else `user`]

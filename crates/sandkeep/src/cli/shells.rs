@@ -50,7 +50,7 @@ struct OpenArgs {
     /// Shell to run, by name or path [default: bash if the sandbox has it, else sh]
     #[arg(long, value_enum, value_name = "PROGRAM")]
     shell: Option<Program>,
-    /// Working directory [default: from the image, else the user's home]
+    /// Working directory [default: the workspace, else from the image, else the user's home]
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
     /// User name or uid, optionally with :group or :gid [default: from the image, else `user`]

@@ -154,7 +154,7 @@ const fn up_to(max: u64) -> Kind {
 const CWD: Parameter = optional(
     "cwd",
     Kind::Path,
-    "The directory to work in, an absolute path. Default: the sandbox's working directory.",
+    "The directory to work in, absolute or from the working directory. Default: the working directory.",
 );
 const GITIGNORE: Parameter =
     optional("gitignore", Kind::Flag, "Skip files that .gitignore files exclude. Default false.");

@@ -53,7 +53,7 @@ impl Supervisor {
         }
     }
 
-    /// Those labels that the operator wants in events. A consumer cannot ask for them when the sandbox is gone.
+    /// The labels that consumers need in events. They cannot ask for them when the sandbox is gone.
     fn told_labels(&self) -> BTreeMap<String, String> {
         let all = &self.meta.terms.labels;
         let wanted = self.shared.policy.event_labels.iter();
