@@ -125,11 +125,8 @@ impl Position {
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let mut position = Self { path, acknowledged: EventSeq::START };
-                let first = first();
-                if first > EventSeq::START {
-                    // What happens before the first acknowledgement is not skipped by the next daemon.
-                    position.set(first)?;
-                }
+                // What happens before the first acknowledgement is not skipped by the next daemon.
+                position.set(first())?;
                 Ok(position)
             }
             Err(error) => Err(error),

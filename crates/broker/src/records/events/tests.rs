@@ -343,14 +343,17 @@ async fn a_consumer_continues_after_the_last_event_that_it_acknowledged() {
 
 #[tokio::test]
 async fn what_happens_before_the_first_acknowledgement_is_delivered_by_the_next_daemon() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let log = open(dir.path(), BOOT, SMALL);
-    append_all(&log, 1..=3);
-    let consume = || Consumer::open(&log, dir.path(), "outside", StartAt::Newest);
-    drop(consume().expect("a consumer"));
-    append(&log, 4);
-    let mut consumer = consume().expect("a consumer");
-    assert_eq!(next_number(&mut consumer).await, 4);
+    // A log that is empty at first is one, too.
+    for before in [0, 3] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = open(dir.path(), BOOT, SMALL);
+        append_all(&log, 1..=before);
+        let consume = || Consumer::open(&log, dir.path(), "outside", StartAt::Newest);
+        drop(consume().expect("a consumer"));
+        append(&log, before + 1);
+        let mut consumer = consume().expect("a consumer");
+        assert_eq!(next_number(&mut consumer).await, before + 1);
+    }
 }
 
 #[tokio::test]
