@@ -37,6 +37,11 @@ def test_a_workspace_is_where_everything_begins(app: Path) -> None:
         assert sandbox.run("pwd; echo $A; ls").stdout == "/home/user/app\nb\nlink\nmain.py\npkg\nrun.sh\n"
         assert sandbox.files.read_text("main.py") == "print('one')\n"
         assert sandbox.run("pwd", cwd="pkg").stdout == "/home/user/app/pkg\n"
+        assert sandbox.workdir == sandbox.workspace and [s.name for s in sandbox.snapshots()] == ["base"]
+        sandbox.run("echo 2 > main.py; echo 2 > pkg/part.py", check=True)
+        assert sandbox.diff(path="pkg").paths == ["/home/user/app/pkg/part.py"]
+        assert sandbox.revert("pkg", snapshot="base") == ["/home/user/app/pkg/part.py"]
+        assert sandbox.revert(["main.py"], snapshot="base") == ["/home/user/app/main.py"]
         with sandbox.shell() as shell:
             assert shell.run("pwd").stdout == "/home/user/app\n"
         info = sandbox.info()
@@ -75,27 +80,94 @@ def test_a_fork_brings_home_what_its_parent_changed_too(app: Path) -> None:
         one, two = sandbox.fork(2, labels={"fork": "yes"})
         one.run("echo one > f", check=True)
         two.run("echo two > f", check=True)
-        assert one.diff().paths == ["/home/user/app/f"], "since the fork point"
+        assert one.diff().paths == ["/home/user/app/f"], "since the fork"
+        origin = one.info().forked_from
+        assert origin is not None and origin.sandbox == sandbox.id
+        assert one.diff("turn-0001", path="p").paths == [], "a snapshot of the source, by name"
         assert one.apply(app, exclude=["**/__pycache__/**"]).written == ["f", "p"]
         with pytest.raises(ApplyConflict) as raised:
             two.apply(app)
         assert [conflict.path for conflict in raised.value.conflicts] == ["f"]
-        assert tree(app)["f"] == "644 one\n" and "__pycache__" not in tree(app)
+        assert tree(app)["f"] == "644 one\n"
+        assert raised.value.applied.written == ["__pycache__", "__pycache__/c"]
+        sandbox.delete_snapshot("base")
+        with pytest.raises(ApplyFailed, match="does not exist any more"):
+            two.apply(app)
+        with Client() as client:
+            known = client.get(two.id).apply(app, dry_run=True)
+            assert [conflict.path for conflict in known.conflicts] == ["f"]
     with Client() as client:
         assert client.sandboxes(labels={"fork": "yes"}) == [], "forks end with their parent"
 
 
 @pytest.mark.usefixtures("daemon")
-def test_with_one_conflict_nothing_is_changed(app: Path) -> None:
+def test_a_conflict_stays_as_it_is_and_all_else_is_applied(app: Path) -> None:
+    with Sandbox.create(source=app) as sandbox:
+        sandbox.run("echo theirs > main.py; echo theirs > new; echo theirs > pkg/part.py; echo x > run.sh", check=True)
+        (app / "main.py").write_text("mine")
+        (app / "pkg" / "part.py").unlink()
+        with pytest.raises(ApplyConflict) as raised:
+            sandbox.apply(app)
+        assert [conflict.path for conflict in raised.value.conflicts] == ["main.py", "pkg/part.py"]
+        assert raised.value.applied.written == ["new", "run.sh"]
+        found = tree(app)
+        assert (found["main.py"], found["new"], "pkg/part.py" in found) == ("644 mine", "644 theirs\n", False)
+        assert sandbox.apply(app, ours=["*.py"]).written == []
+        assert sandbox.apply(app, ours=["main.py"], theirs=["pkg/"]).written == ["pkg/part.py"]
+        assert tree(app)["main.py"] == "644 mine"
+        assert sandbox.apply(app, force=True).written == ["main.py"] and tree(app)["main.py"] == "644 theirs\n"
+
+
+@pytest.mark.usefixtures("daemon")
+def test_a_rename_is_applied_whole_or_not_at_all(app: Path) -> None:
+    with Sandbox.create(source=app) as sandbox:
+        sandbox.run("mv main.py moved.py; mv pkg/part.py pkg/other.py", check=True)
+        (app / "moved.py").write_text("mine")
+        (app / "pkg" / "part.py").write_text("mine")
+        before = tree(app)
+        with pytest.raises(ApplyConflict) as raised:
+            sandbox.apply(app)
+        assert {conflict.path for conflict in raised.value.conflicts} == {"moved.py", "pkg/part.py"}
+        assert tree(app) == before
+        assert sandbox.apply(app, exclude=["main.py", "part.py"]).written == [] and tree(app) == before
+        done = sandbox.apply(app, theirs=["*"])
+        assert (done.written, done.removed) == (["moved.py", "pkg/other.py"], ["pkg/part.py", "main.py"])
+
+
+@pytest.mark.usefixtures("daemon")
+def test_a_path_in_conflict_keeps_everything_beneath_it(app: Path) -> None:
+    with Sandbox.create(source=app) as sandbox:
+        sandbox.run("mkdir -p d/e; echo x > d/e/f; echo x > d/g; echo x > new", check=True)
+        (app / "d").write_text("mine")
+        with pytest.raises(ApplyConflict) as raised:
+            sandbox.apply(app)
+        assert [conflict.path for conflict in raised.value.conflicts] == ["d"]
+        assert raised.value.applied.written == ["new"] and tree(app)["d"] == "644 mine"
+
+
+@pytest.mark.usefixtures("daemon")
+def test_ignored_files_are_not_applied_unless_asked_for(app: Path) -> None:
+    (app / ".gitignore").write_text("*.log\n/dist/\n!keep.log\n")
+    with Sandbox.create(source=app) as sandbox:
+        sandbox.run("mkdir dist; echo x | tee dist/a b.log keep.log new >pkg/c.log", check=True)
+        done = sandbox.apply(app, dry_run=True)
+        assert (done.written, done.ignored) == (["keep.log", "new"], 4)
+        assert sandbox.apply(app, include=["*.log"], exclude=["pkg"], ignore=False).written == ["b.log", "keep.log"]
+        assert sandbox.apply(app).written == ["new"]
+
+
+@pytest.mark.usefixtures("daemon")
+def test_with_all_or_nothing_a_conflict_keeps_everything_as_it_is(app: Path) -> None:
     with Sandbox.create(source=app) as sandbox:
         sandbox.run("echo theirs > main.py; echo theirs > new; echo theirs > pkg/part.py", check=True)
         (app / "main.py").write_text("mine")
         (app / "pkg" / "part.py").unlink()
         before = tree(app)
         with pytest.raises(ApplyConflict) as raised:
-            sandbox.apply(app)
+            sandbox.apply(app, all_or_nothing=True)
         assert [conflict.path for conflict in raised.value.conflicts] == ["main.py", "pkg/part.py"]
         assert tree(app) == before and raised.value.code == "apply_conflict"
+        assert raised.value.applied.written == raised.value.applied.removed == []
         assert sandbox.apply(app, exclude=["main.py", "pkg"]).written == ["new"]
 
 
@@ -145,7 +217,7 @@ def test_an_apply_that_was_killed_is_undone_by_the_next(daemon: Daemon, app: Pat
             (app / "in-the-way").write_text("x")
             sandbox.files.write("in-the-way", "y")
             with pytest.raises(ApplyConflict):
-                sandbox.apply(app)
+                sandbox.apply(app, all_or_nothing=True)
             (app / "in-the-way").unlink()
             sandbox.files.rm("in-the-way")
             assert tree(app) == before, f"step {at}"
@@ -186,7 +258,7 @@ def test_snapshots_are_taken_listed_rolled_back_and_deleted(sandbox: Sandbox) ->
     assert sandbox.snapshot("first", note="the beginning").note == "the beginning"
     sandbox.files.write("a", "2")
     sandbox.files.write("b", "2")
-    assert sandbox.revert(["/home/user/a"], snapshot="first") == ["/home/user/a"]
+    assert sandbox.revert(["a"], snapshot="first") == ["/home/user/a"]
     assert sandbox.files.read_text("a") == "1" and sandbox.files.exists("b")
     sandbox.rollback("first")
     assert not sandbox.files.exists("b")
