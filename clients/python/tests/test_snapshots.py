@@ -84,6 +84,7 @@ def test_a_fork_brings_home_what_its_parent_changed_too(app: Path) -> None:
         origin = one.info().forked_from
         assert origin is not None and origin.sandbox == sandbox.id
         assert one.diff("turn-0001", path="p").paths == [], "a snapshot of the source, by name"
+        assert one.apply(app / "pkg", path=".", include=["p"], dry_run=True).written == ["p"]
         assert one.apply(app, exclude=["**/__pycache__/**"]).written == ["f", "p"]
         with pytest.raises(ApplyConflict) as raised:
             two.apply(app)
@@ -93,6 +94,7 @@ def test_a_fork_brings_home_what_its_parent_changed_too(app: Path) -> None:
         sandbox.delete_snapshot("base")
         with pytest.raises(ApplyFailed, match="does not exist any more"):
             two.apply(app)
+        assert two.apply(app, from_="base", dry_run=True).conflicts == raised.value.applied.conflicts
         with Client() as client:
             known = client.get(two.id).apply(app, dry_run=True)
             assert [conflict.path for conflict in known.conflicts] == ["f"]

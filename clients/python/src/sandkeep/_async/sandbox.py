@@ -536,7 +536,8 @@ class AsyncSandbox:
         `allow_tool_config` is given.
 
         "Before" is the snapshot `from_`, by default `base`. A fork that was made with `fork` from the sandbox that the source
-        was uploaded to begins at that sandbox's `base` instead, so its changes include those from before the fork.
+        was uploaded to begins at that sandbox's `base` instead, so its changes include those from before the fork. A change
+        that was applied and is undone in the sandbox afterwards is not undone in the directory.
         """
         top = posixpath.join(self.workdir, path or "")
         origin = self._origin if from_ is None and path is None else None
@@ -556,7 +557,7 @@ class AsyncSandbox:
             allow_tool_config=allow_tool_config,
             applied=origin.applied if origin is not None and is_home else {},
         )
-        begin = from_ or await self._begin(origin)
+        begin = from_ or await self._begin()
         query = {"format": "tar", "path": top, "from": begin, "limit": _DIFF_CHANGES_MAX}
         with TemporaryFile(prefix="sandkeep-") as file:
             try:
@@ -573,8 +574,9 @@ class AsyncSandbox:
             raise ApplyConflict(outcome.applied)
         return outcome.applied
 
-    async def _begin(self, origin: Origin | None) -> str:
+    async def _begin(self) -> str:
         """The snapshot that has the files as the local directory had them."""
+        origin = self._origin
         if origin is None or origin.sandbox == self.id:
             return _BASE
         found: Sequence[Snapshot] = ()
