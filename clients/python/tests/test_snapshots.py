@@ -5,9 +5,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Daemon
@@ -236,6 +239,67 @@ def test_the_command_line_undoes_an_apply_of_this_client(daemon: Daemon, app: Pa
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0 and "undone" in done.stderr, done.stderr
         assert tree(app)["main.py"] == "644 two\n" and "pkg" not in tree(app)
+
+
+NAMES = ["a", "b", "c.log", "d", "d/a", "d/b", "d/e", "d/e/f", "g"]
+
+
+def scramble(top: Path, chance: random.Random) -> None:
+    """Changes some files of a directory, and what kind of file they are."""
+    for name in chance.sample(NAMES, 4):
+        path = top / name
+        if not path.parent.is_dir() or path.parent.is_symlink():
+            continue
+        moved = top / f"moved-{chance.choice('123')}"
+        if chance.random() < 0.3 and path.exists() and not moved.exists():
+            path.rename(moved)
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+        kind = chance.choice(["file", "file", "link", "directory", "gone"])
+        if kind == "file":
+            path.write_text(chance.choice("xyz") * 50 + name)
+        elif kind == "link":
+            path.symlink_to(chance.choice(NAMES))
+        elif kind == "directory":
+            path.mkdir()
+            (path / "inner").write_text(chance.choice("xyz"))
+
+
+@pytest.mark.parametrize("options", [{}, {"force": True}, {"theirs": ["d/"], "ours": ["a"]}, {"include": ["d/"]}], ids=str)
+def test_apply_does_the_same_as_the_command_line(
+    daemon: Daemon, tmp_path: Path, binary: str, chance: random.Random, options: dict[str, Any]
+) -> None:
+    flags = [f"--{name}{'' if value is True else '=' + value[0]}" for name, value in options.items()]
+    conflicts = 0
+    for at in range(12):
+        place = tmp_path / str(at)
+        app, mine, theirs = (place / name for name in ("app", "mine", "theirs"))
+        (app / "d" / "e").mkdir(parents=True)
+        for name in ("a", "b", "d/a", "d/b", "d/e/f"):
+            (app / name).write_text(name * 50)
+        (app / ".gitignore").write_text("*.log\n")
+        with Sandbox.create(source=app) as sandbox:
+            shutil.copytree(app, theirs, symlinks=True)
+            scramble(theirs, chance)
+            sandbox.run("find . -mindepth 1 -delete", check=True)
+            sandbox.files.upload(theirs, ".")
+            scramble(app, chance)
+            shutil.copytree(app, mine, symlinks=True)
+            command = [binary, "apply", sandbox.name, "--to", str(mine), *flags]
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert done.returncode in (0, 8), done.stderr
+            told = {line[10:].partition(":")[0] for line in done.stdout.splitlines() if line.startswith("conflict  ")}
+            try:
+                found = sandbox.apply(app, **options).conflicts
+            except ApplyConflict as error:
+                found = error.conflicts
+            assert {conflict.path for conflict in found} == told, f"round {at}"
+            assert tree(app) == tree(mine), f"round {at}"
+            conflicts += len(told)
+    assert conflicts > 0 or options.get("force"), "nothing was in conflict"
 
 
 @pytest.mark.usefixtures("daemon")
