@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import Daemon
 
-from sandkeep import Client, DaemonNotStarted, InvalidRequest, LimitReached, NotFound, Sandbox, Unauthenticated
+from sandkeep import Client, Conflicting, DaemonNotStarted, InvalidRequest, LimitReached, NotFound, Sandbox, Unauthenticated
 
 
 def test_an_error_says_what_and_what_to_do(client: Client) -> None:
@@ -41,8 +41,28 @@ def test_sandboxes_are_listed_found_and_kept(client: Client) -> None:
 def test_a_slot_has_one_sandbox(client: Client, app: Path) -> None:
     first = client.ensure("main", source=app)
     assert client.ensure("main").id == first.id and first.info().slot == "main"
-    assert [snapshot.name for snapshot in first.snapshots()] == ["workspace"]
+    assert [snapshot.name for snapshot in first.snapshots()] == ["base"]
     first.destroy()
+
+
+def test_a_sandbox_has_a_name_by_which_it_is_found(client: Client) -> None:
+    with client.create(name="web") as sandbox, client.create() as other:
+        assert sandbox.name == sandbox.info().name == "web" and other.name not in ("", "web")
+        assert client.get("web").id == sandbox.id and client.get(sandbox.id).name == "web"
+        with pytest.raises(Conflicting) as taken:
+            other.rename("web")
+        assert taken.value.code == "name_taken" and other.name == other.info().name
+        sandbox.rename("site")
+        assert sandbox.name == "site" and client.get("site").id == sandbox.id
+        with pytest.raises(NotFound):
+            client.get("web")
+        derived = other.name
+        other.rename("mine")
+        assert other.rename(None).name == other.name == derived
+        (fork,) = sandbox.fork(name="copy")
+        assert client.get("copy").id == fork.id and fork.name == "copy"
+        with pytest.raises(InvalidRequest):
+            sandbox.fork(2, name="both")
 
 
 def test_an_exception_destroys_the_sandbox(client: Client) -> None:

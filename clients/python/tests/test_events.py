@@ -1,21 +1,12 @@
-"""Events, across lost connections. The daemon of this repository may not have them yet."""
+"""Events, across lost connections."""
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
-from pathlib import Path
 
-import pytest
 from conftest import Proxy
 
 from sandkeep import Client, Event, Sandbox
-
-DESCRIPTION = Path(__file__).resolve().parents[3] / "docs" / "reference" / "openapi.json"
-
-pytestmark = pytest.mark.skipif(
-    "/api/v1/events" not in json.loads(DESCRIPTION.read_text())["paths"], reason="this daemon has no events"
-)
 
 
 def first(client: Client, sandbox: Sandbox, kind: str) -> Event:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import random
 import struct
+import subprocess
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 
 import sandkeep
 from sandkeep._apply.guard import Arrival, refuse
+from sandkeep._apply.select import Left, Rules, Selection
 from sandkeep._decode import decode, timestamp
 from sandkeep._errors import refusal
 from sandkeep._globs import Globs
@@ -116,6 +119,9 @@ def test_unknown_fields_are_ignored_and_wrong_ones_refused() -> None:
         ("src/*.c", ["src/a.c"], ["src/b/a.c", "a.c"]),
         ("src/**/t?.[ch]", ["src/t1.c", "src/a/b/t2.h"], ["src/t12.c", "src/t1.o"]),
         ("a.b", ["a.b"], ["aXb"]),
+        ("./top", ["top", "top/x"], ["a/top"]),
+        ("[!a-c]x", ["dx"], ["ax", "/x"]),
+        (r"\!a\*", ["!a*"], ["!ab", "a*"]),
     ],
 )
 def test_patterns_choose_paths(pattern: str, matching: list[str], other: list[str]) -> None:
@@ -137,6 +143,53 @@ src/main.rs config hooks/useState.ts HEAD .gitignore .gitattributes .github/work
 .git/refs/heads/main .git/objects/ab/cdef .git/logs/HEAD misery.toml lefthooks/x .config/app.toml .config/gitui/theme
 .claude/agents/one.md
 """.split()
+
+
+def test_a_pattern_with_a_slash_at_its_end_is_for_directories() -> None:
+    globs = Globs(["build/", "*.txt", "!keep.txt"])
+    assert globs.match("build", True) and globs.match("a/build/x") and not globs.match("build")
+    assert globs.match("a.txt") and not globs.match("a/keep.txt")
+    for wrong in ("a[", "a\\", "[z-a]"):
+        with pytest.raises(ValueError, match="is not a pattern"):
+            Globs([wrong])
+
+
+def test_ignore_files_count_from_the_top_of_the_repository(tmp_path: Path) -> None:
+    app = tmp_path / "app"
+    (app / "sub").mkdir(parents=True)
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".gitignore").write_text("# no\n*.log\n/app/dist\nnode_modules/\nall/**\n!all/one\n[\n\\#x \n")
+    (app / "sub" / ".gitignore").write_bytes(b"!keep.log\r\n")
+    selection = Selection(str(app), Rules())
+    ignored = ["a.log", "sub/b.log", "dist", "dist/x", "sub/node_modules/a/b", "#x"]
+    kept = ["sub/keep.log", "sub/dist/x", "main.py", "node_modules", "# no", "all/x"]
+    assert [path for path in ignored if selection.leaves(path.encode(), False) is not Left.IGNORED] == []
+    assert [path for path in kept if selection.leaves(path.encode(), False) is not None] == []
+    assert Selection(str(app), Rules(ignore=False)).leaves(b"a.log", False) is None
+    above = Selection(str(tmp_path), Rules())
+    found = [above.leaves(path, False) for path in (b"all", b"all/x", b"all/one", b"all/d/x")]
+    assert found == [None, Left.IGNORED, None, Left.IGNORED]
+
+
+def test_ignore_files_mean_what_they_mean_to_git(tmp_path: Path, chance: random.Random) -> None:
+    names = ["a", "b", "ab", "a.c", "d"]
+    pieces = ["a", "b", "*", "?", "**", "[ab]", "[!a]", "a.*", "/", "/", "a*", "\\a"]
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    for name in names:
+        for inner in names:
+            (tmp_path / name / inner).mkdir(parents=True)
+            (tmp_path / name / inner / "a").write_text("")
+    paths = sorted(tmp_path.glob("[abd]*")) + sorted(tmp_path.glob("[abd]*/*")) + sorted(tmp_path.glob("[abd]*/*/a"))
+    relative = [str(path.relative_to(tmp_path)) for path in paths]
+    for _ in range(300):
+        lines = ["!" * (chance.random() < 0.3) + "".join(chance.choices(pieces, k=chance.randint(1, 5))) for _ in range(3)]
+        (tmp_path / ".gitignore").write_text("\n".join(lines))
+        command = ["git", "-C", str(tmp_path), "check-ignore", "--stdin", "--no-index"]
+        answer = subprocess.run(command, input="\n".join(relative), capture_output=True, text=True)
+        assert answer.returncode in (0, 1), answer.stderr
+        selection = Selection(str(tmp_path), Rules())
+        found = [name for name, path in zip(relative, paths, strict=True) if selection.leaves(name.encode(), path.is_dir())]
+        assert found == answer.stdout.split("\n")[:-1], lines
 
 
 def _refused(top: Path, *arriving: tuple[str, Arrival]) -> list[str]:

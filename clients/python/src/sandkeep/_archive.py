@@ -12,7 +12,6 @@ import stat
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from tempfile import TemporaryFile
@@ -20,7 +19,6 @@ from typing import IO
 
 from . import _beneath as beneath
 from ._apply.guard import Arrival, refuse
-from ._data import FileFacts
 from ._errors import ApplyFailed, ToolConfigRefused
 from ._globs import Globs
 
@@ -39,40 +37,18 @@ class ArchiveKind(Enum):
         return cls.FILE if header == "file" else cls.DIRECTORY
 
 
-@dataclass
-class Packed:
-    """An archive of a directory in an unnamed file, and the facts of each entry by its relative path."""
-
-    file: IO[bytes]
-    facts: dict[bytes, FileFacts]
-
-
-class _Hashing:
-    """A file that is hashed while it is read."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.hasher = hashlib.sha256()
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._file.read(size)
-        self.hasher.update(data)
-        return data
-
-
-def pack(local: str | os.PathLike[str], exclude: Sequence[str]) -> Packed:
-    """Packs the contents of a directory. Links stay links; FIFOs, sockets and devices are left out."""
+def pack(local: str | os.PathLike[str], exclude: Sequence[str]) -> IO[bytes]:
+    """Packs the contents of a directory into an unnamed file. Links stay links; FIFOs, sockets and devices are left out."""
     globs = Globs(exclude)
-    facts: dict[bytes, FileFacts] = {}
     file = TemporaryFile(prefix="sandkeep-")
     try:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
             for path, name in _walk(os.fsencode(local), b"", globs):
-                _pack_one(archive, path, name, facts)
+                _pack_one(archive, path, name)
     except BaseException:
         file.close()
         raise
-    return Packed(file, facts)
+    return file
 
 
 def _walk(top: bytes, inner: bytes, globs: Globs) -> Iterator[tuple[bytes, bytes]]:
@@ -80,35 +56,31 @@ def _walk(top: bytes, inner: bytes, globs: Globs) -> Iterator[tuple[bytes, bytes
         found = sorted(entries, key=lambda entry: entry.name)
     for entry in found:
         name = os.path.join(inner, entry.name)
-        if globs.match(os.fsdecode(name)):
+        is_directory = entry.is_dir(follow_symlinks=False)
+        if globs.match(os.fsdecode(name), is_directory):
             continue
         yield entry.path, name
-        if entry.is_dir(follow_symlinks=False):
+        if is_directory:
             yield from _walk(top, name, globs)
 
 
-def _pack_one(archive: tarfile.TarFile, path: bytes, name: bytes, facts: dict[bytes, FileFacts]) -> None:
+def _pack_one(archive: tarfile.TarFile, path: bytes, name: bytes) -> None:
     status = os.lstat(path)
     kind = beneath.kind_of(status.st_mode)
     info = tarfile.TarInfo(os.fsdecode(name))
     info.mode = stat.S_IMODE(status.st_mode) & MODE_MASK
     info.mtime = status.st_mtime
-    mode = f"{info.mode:04o}"
     if kind == "directory":
         info.type = tarfile.DIRTYPE
         archive.addfile(info)
-        facts[name] = FileFacts(kind, mode, 0, 0, 0)
     elif kind == "symlink":
         info.type = tarfile.SYMTYPE
         info.linkname = os.fsdecode(os.readlink(path))
         archive.addfile(info)
-        facts[name] = FileFacts(kind, mode, 0, 0, 0, target=info.linkname)
     elif kind == "file":
         with open(path, "rb") as content:
             info.size = os.fstat(content.fileno()).st_size
-            hashing = _Hashing(content)
-            archive.addfile(info, hashing)
-            facts[name] = FileFacts(kind, mode, 0, 0, info.size, digest=f"sha256:{hashing.hasher.hexdigest()}")
+            archive.addfile(info, content)
 
 
 def unpack(
@@ -121,7 +93,7 @@ def unpack(
         if kind is ArchiveKind.FILE:
             _unpack_file(opened, members, local, allow_tool_config)
             return
-        wanted = [(info, name) for info, name in members if name and not globs.match(os.fsdecode(name))]
+        wanted = [(info, name) for info, name in members if name and not globs.match(os.fsdecode(name), info.isdir())]
         if not allow_tool_config:
             refused = refuse(os.fsencode(local), [(name, _arrival(info)) for info, name in wanted])
             if refused:

@@ -31,10 +31,20 @@ class Source:
 
 
 @dataclass(frozen=True)
+class ForkPoint:
+    """The sandbox that a fork was made from, and the snapshot if one was named."""
+
+    sandbox: str
+    snapshot: str | None = None
+
+
+@dataclass(frozen=True)
 class SandboxInfo:
     """A sandbox as it is at one moment."""
 
     id: str
+    name: str
+    """It was chosen, or it is derived from the id."""
     state: str
     """`creating`, `running`, `paused`, `stopped`, `destroying` or `failed`."""
     runtime: str
@@ -42,6 +52,8 @@ class SandboxInfo:
     resources: Resources
     created_at: datetime
     last_activity_at: datetime
+    workdir: str
+    """Where commands and relative paths begin."""
     labels: dict[str, str] = field(default_factory=dict[str, str])
     on_timeout: str = "destroy"
     privilege: str = "none"
@@ -55,6 +67,7 @@ class SandboxInfo:
     reason: str | None = None
     slot: str | None = None
     source: Source | None = None
+    forked_from: ForkPoint | None = None
     space_used: int | None = None
 
 
@@ -384,7 +397,7 @@ class Runtime:
 
 @dataclass(frozen=True)
 class Conflict:
-    """A file that changed both in the sandbox and in the local directory."""
+    """A file that changed both in the sandbox and in the local directory, and that stays as it is in the directory."""
 
     path: str
     reason: str
@@ -398,5 +411,8 @@ class Applied:
     removed: list[str]
     kept: list[str]
     """Directories that were kept because they have files that the sandbox did not have."""
+    conflicts: list[Conflict] = field(default_factory=list[Conflict])
+    ignored: int = 0
+    """The number of changes that were left out because `.gitignore` files ignore them."""
     undone: bool = False
     """Whether an earlier `apply` to this directory had been interrupted; its changes were undone first."""

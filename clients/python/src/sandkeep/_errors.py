@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from ._data import Conflict, ExecResult
+    from ._data import Applied, Conflict, ExecResult
 
 
 class SandkeepError(Exception):
@@ -135,17 +135,21 @@ class CommandFailed(SandkeepError):
 
 
 class ApplyConflict(SandkeepError):
-    """Files changed both in the sandbox and in the local directory. Nothing was changed."""
+    """Files changed both in the sandbox and in the local directory. They stay as they are in the directory."""
 
-    def __init__(self, conflicts: Sequence[Conflict]) -> None:
+    def __init__(self, applied: Applied) -> None:
+        conflicts = applied.conflicts
         shown = "; ".join(f"{conflict.path}: {conflict.reason}" for conflict in conflicts[:20])
+        count = len(applied.written) + len(applied.removed)
         super().__init__(
-            f"nothing was changed: {len(conflicts)} conflicts: {shown}",
+            f"{len(conflicts)} conflicts ({count or 'no'} other changes were applied): {shown}",
             code="apply_conflict",
             title="files changed on both sides",
-            remediation="resolve the conflicts, or leave the files out with exclude=[…]",
+            remediation="choose a side with ours=[…], theirs=[…] or force=True, or leave the files out with exclude=[…]",
         )
         self.conflicts: tuple[Conflict, ...] = tuple(conflicts)
+        self.applied: Applied = applied
+        """The changes that were applied; none with `all_or_nothing`."""
 
 
 class ToolConfigRefused(SandkeepError):

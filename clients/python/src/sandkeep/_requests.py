@@ -40,6 +40,7 @@ def stdin_fields(stdin: str | bytes | None) -> dict[str, Any]:
 class SandboxOptions(TypedDict, total=False):
     """The options of a new sandbox besides its source and its slot. `Sandbox.create` explains them."""
 
+    name: str | None
     template: str | None
     env: Mapping[str, str] | None
     labels: Mapping[str, str] | None

@@ -9,65 +9,65 @@ from __future__ import annotations
 import json
 import os
 import tarfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import IO, Any
 
 from .. import _beneath as beneath
 from .._data import Applied, Changes, FileFacts
 from .._decode import decode
-from .._errors import ApplyConflict, ApplyFailed, ToolConfigRefused
-from .._globs import Globs
+from .._errors import ApplyFailed, ToolConfigRefused
 from .guard import Arrival, refuse
-from .plan import Act, Plan, Step, changes_between, changes_of_diff, path_of, plan
+from .plan import Act, Facts, Plan, Step, changes_of_diff, plan
+from .select import Rules, Selection
 from .staging import Staging
 
 _MANIFEST = "sandkeep-diff.json"
-Facts = Mapping[bytes, FileFacts]
 
 
 @dataclass(frozen=True)
 class Options:
     top: bytes
     """The directory in the sandbox, without the leading slash."""
-    exclude: Sequence[str] = ()
+    rules: Rules
+    all_or_nothing: bool = False
     dry_run: bool = False
     allow_tool_config: bool = False
-    before: Facts | None = None
-    """The files of the local directory when the sandbox got them. If given, the bundle must begin at `base`."""
+    applied: Facts = field(default_factory=dict[bytes, "FileFacts | None"])
+    """The states of files that earlier applies left in the directory."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     applied: Applied
-    after: Facts | None
-    """If `before` was given: the same for the next apply, with the files that are the same now on both sides."""
+    settled: Facts
+    """The states of files that are the same on both sides now."""
 
 
 def apply(file: IO[bytes], local: str, options: Options) -> Outcome:
-    """Brings a bundle to a directory, or nothing of it."""
+    """Applies a bundle to a directory. If that fails, nothing is changed."""
+    selection = Selection(local, options.rules)
     root = _open_directory(local)
     try:
         with tarfile.open(fileobj=file, mode="r:", encoding="utf-8", errors="surrogateescape") as bundle:
-            manifest = _manifest(bundle)
-            after = None if options.before is None else _facts(manifest, options)
-            found = (
-                changes_of_diff(manifest.changes, options.top)
-                if options.before is None or after is None
-                else changes_between(options.before, after, options.top)
-            )
-            globs = Globs(options.exclude)
-            changes = [change for change in found if not globs.match(os.fsdecode(change.path))]
+            changes = changes_of_diff(_manifest(bundle).changes, options.top)
+
+            def guarded() -> Plan:
+                return _guarded(local, plan(root, changes, selection, options.applied), options)
+
             if options.dry_run:
-                return Outcome(_report(_guarded(local, plan(root, changes), options), undone=False), None)
+                return Outcome(_report(guarded(), undone=False), {})
             staging = Staging(root)
             try:
-                planned = _guarded(local, plan(root, changes), options)
+                planned = guarded()
+                if planned.conflicts and options.all_or_nothing:
+                    planned = Plan(conflicts=planned.conflicts, ignored=planned.ignored)
                 _stage(bundle, planned.steps, staging)
-                staging.commit(planned.steps)
+                if planned.steps:
+                    staging.commit(planned.steps)
             finally:
                 staging.close()
-            return Outcome(_report(planned, undone=staging.undone), _merged(options.before, after, globs))
+            return Outcome(_report(planned, undone=staging.undone), planned.settled)
     except tarfile.TarError as error:
         raise ApplyFailed(f"the daemon sent an invalid archive: {error}") from error
     finally:
@@ -96,31 +96,11 @@ def _manifest(bundle: tarfile.TarFile) -> Changes:
     return changes
 
 
-def _facts(manifest: Changes, options: Options) -> Facts:
-    """The files beneath the directory, from a diff that begins with nothing there."""
-    facts: dict[bytes, FileFacts] = {}
-    for change in manifest.changes:
-        path = beneath.within(path_of(change), options.top)
-        if path and change.after is not None:
-            facts[path] = change.after
-    return facts
-
-
-def _merged(before: Facts | None, after: Facts | None, globs: Globs) -> Facts | None:
-    """The files of the sandbox now, and of before where they were left out."""
-    if before is None or after is None:
-        return None
-    facts = {path: fact for path, fact in after.items() if not globs.match(os.fsdecode(path))}
-    return facts | {path: fact for path, fact in before.items() if globs.match(os.fsdecode(path))}
-
-
 def _guarded(local: str, planned: Plan, options: Options) -> Plan:
     if not options.allow_tool_config:
         refused = refuse(os.fsencode(local), [(step.path, _arrival(step)) for step in planned.steps])
         if refused:
             raise ToolConfigRefused(refused)
-    if planned.conflicts:
-        raise ApplyConflict(planned.conflicts)
     return planned
 
 
@@ -156,5 +136,7 @@ def _report(planned: Plan, *, undone: bool) -> Applied:
         written=shown(Act.WRITE, Act.LINK, Act.MAKE_DIRECTORY, Act.MODE),
         removed=shown(Act.REMOVE, Act.REMOVE_DIRECTORY),
         kept=[path.decode(errors="backslashreplace") for path in planned.kept],
+        conflicts=planned.conflicts,
+        ignored=planned.ignored,
         undone=undone,
     )

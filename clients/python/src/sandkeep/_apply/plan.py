@@ -2,7 +2,8 @@
 
 Three states of every file are compared: before, in the sandbox now, and in the directory. Where the directory has the
 state of before, the change is carried out; where it has the state of now, nothing is left to do; anything else is a
-conflict, and with one nothing is carried out at all.
+conflict, unless the caller has said which side wins. A path in conflict stays as it is in the directory, with everything
+beneath it. A rename is carried out whole or not at all.
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ from enum import Enum
 from .. import _beneath as beneath
 from .._data import Conflict, FileChange, FileFacts
 from .._errors import ApplyFailed
+from .select import Left, Selection, Winner
 
 # Set-user-ID bits do not come home.
 _MODE_MASK = 0o777
+
+Facts = Mapping[bytes, FileFacts | None]
+"""States of files by their paths in the local directory; None for a file that is not there."""
 
 
 class Act(Enum):
@@ -56,6 +61,10 @@ class Change:
     after: FileFacts | None
     source: bytes = b""
     mode_only: bool = False
+    moved_from: bytes | None = None
+    """The old path of a renamed file, if it is beneath the directory, too."""
+    is_new: bool = False
+    """Whether the path did not exist before: a file was renamed to it, and `before` is that of its old path."""
 
 
 @dataclass
@@ -64,80 +73,113 @@ class Plan:
     """In the order in which they can be carried out."""
     conflicts: list[Conflict] = field(default_factory=list[Conflict])
     kept: list[bytes] = field(default_factory=list[bytes])
+    ignored: int = 0
+    """The number of changes that ignore files name."""
+    settled: dict[bytes, FileFacts | None] = field(default_factory=dict[bytes, "FileFacts | None"])
+    """The states of files that will be the same on both sides."""
 
 
 def changes_of_diff(found: Sequence[FileChange], top: bytes) -> list[Change]:
     """The changes that a diff has beneath a directory. The directory itself is the caller's."""
     changes: list[Change] = []
-
-    def add(raw: bytes, before: FileFacts | None, after: FileFacts | None, mode_only: bool = False) -> None:
-        source = beneath.clean(raw)
-        path = beneath.within(source, top)
-        if path:
-            changes.append(Change(path, before, after, source, mode_only))
-
     for change in found:
-        path = _raw(change.path, change.path_b64)
-        if change.kind == "mode":
-            if "mode" in change.differs:
-                add(path, change.before, change.after, mode_only=True)
+        source = beneath.clean(_raw(change.path, change.path_b64))
+        path = beneath.within(source, top)
+        moved_from = None
+        if change.kind == "renamed":
+            old = beneath.clean(_raw(change.from_path or "", change.from_path_b64))
+            moved_from = beneath.within(old, top) or None
+        if path == b"":
+            _must_be_directory(source, change)
+        elif path is None:
+            if moved_from:
+                changes.append(Change(moved_from, change.before, None))
         elif change.kind == "renamed":
-            add(_raw(change.from_path or "", change.from_path_b64), change.before, None)
-            add(path, None, change.after)
+            changes.append(Change(path, change.before, change.after, source, moved_from=moved_from, is_new=True))
+        elif change.kind == "mode":
+            if "mode" in change.differs:
+                changes.append(Change(path, change.before, change.after, source, mode_only=True))
         else:
-            add(path, change.before, change.after)
+            changes.append(Change(path, change.before, change.after, source))
     return changes
 
 
-def changes_between(
-    before: Mapping[bytes, FileFacts], after: Mapping[bytes, FileFacts], top: bytes
-) -> list[Change]:
-    """The changes between two complete lists of a directory's files."""
-    changes: list[Change] = []
-    for path in sorted({*before, *after}):
-        old, new = before.get(path), after.get(path)
-        source = top + b"/" + path if top else path
-        if old is None or new is None or not _same(old, new):
-            changes.append(Change(path, old, new, source))
-        elif _mode(old) != _mode(new) and new.type in ("file", "directory"):
-            changes.append(Change(path, old, new, source, mode_only=True))
-    return changes
+def _must_be_directory(source: bytes, change: FileChange) -> None:
+    facts = change.after or change.before
+    if facts is not None and facts.type != "directory":
+        shown = source.decode(errors="backslashreplace")
+        raise ApplyFailed(
+            f"/{shown} is not a directory in the sandbox", "give the directory that it is in, and include=[…] for the file"
+        )
 
 
-def plan(root: int, changes: Sequence[Change]) -> Plan:
-    """Looks at a local directory, and at nothing but the paths in the changes."""
-    planning = _Planning(root)
+def plan(root: int, changes: Sequence[Change], selection: Selection, applied: Facts | None = None) -> Plan:
+    """Looks at a local directory, and at nothing but the paths in the changes.
+
+    `applied` are states of files that earlier applies left in the directory. They count as states of before.
+    """
+    planning = _Planning(root, selection, applied or {})
     for change in changes:
+        if planning.leaves(change):
+            continue
         if change.mode_only:
             planning.mode(change)
+        elif change.is_new:
+            planning.rename(change)
         else:
             planning.change(change)
     return planning.finish()
 
 
 class _Planning:
-    def __init__(self, root: int) -> None:
+    def __init__(self, root: int, selection: Selection, applied: Facts) -> None:
         self._root = root
+        self._selection = selection
+        self._applied = applied
         self._plan = Plan()
         # Directories that have to go, because something else takes their place.
         self._needed: set[bytes] = set()
+        self._blocked: set[bytes] = set()
+        """The paths in conflict."""
+        self._renamed: list[tuple[bytes, bytes]] = []
+        """From where to where files were renamed."""
+
+    def leaves(self, change: Change) -> bool:
+        """Whether the caller does not want a change. One half of a rename would lose the file."""
+        now = change.after or change.before
+        left = self._selection.leaves(change.path, now is not None and now.type == "directory")
+        if left is None and change.moved_from is not None:
+            was_directory = change.before is not None and change.before.type == "directory"
+            left = self._selection.leaves(change.moved_from, was_directory)
+        self._plan.ignored += left is Left.IGNORED
+        return left is not None
+
+    def rename(self, change: Change) -> None:
+        conflicts = len(self._blocked)
+        self.change(Change(change.path, None, change.after, change.source))
+        if change.moved_from is None:
+            return
+        if len(self._blocked) == conflicts:
+            self.change(Change(change.moved_from, change.before, None))
+        self._renamed.append((change.moved_from, change.path))
 
     def change(self, change: Change) -> None:
         path, before, after = change.path, change.before, change.after
         here = beneath.look(self._root, path)
         if self._is_as(path, here, after):
+            self._plan.settled[path] = after
             return
-        if not self._is_as(path, here, before):
-            if here is None:
-                self._conflict(path, "it was removed here and changed in the sandbox")
-            elif before is None:
-                self._conflict(path, "it is new in the sandbox and something else here")
-            else:
-                self._conflict(path, "it was changed here and in the sandbox")
-            return
+        if not self._is_as(path, here, before) and not self._was_applied(path, here):
+            winner = self._selection.winner(path)
+            if winner is Winner.OURS:
+                return
+            if winner is Winner.UNDECIDED:
+                self._conflict_of(path, here, before)
+                return
         step = None if after is None else self._arrival(change, after, here)
         if after is not None and step is None:
             return
+        self._plan.settled[path] = after
         self._remove_first(here, path, step)
         if step is None:
             return
@@ -160,8 +202,11 @@ class _Planning:
             self._plan.steps.append(Step(change.path, Act.MODE, _mode(after)))
 
     def finish(self) -> Plan:
-        self._keep_what_is_not_empty()
-        self._make_parents()
+        while True:
+            self._keep_what_is_not_empty()
+            self._make_parents()
+            if not self._drop_what_conflicts():
+                break
         steps = self._plan.steps
         # Removals first, from within; then arrivals, from without; modes when nothing more is written into a directory.
         removals = sorted((s for s in steps if s.act in _REMOVALS), key=lambda s: s.path, reverse=True)
@@ -169,6 +214,27 @@ class _Planning:
         modes = sorted((s for s in steps if s.act is Act.MODE), key=lambda s: s.path, reverse=True)
         self._plan.steps = removals + arrivals + modes
         return self._plan
+
+    def _drop_what_conflicts(self) -> bool:
+        """Drops all steps at or beneath a path in conflict, and those at the other path of a rename.
+
+        Answers whether there were any. A directory may not become empty without them.
+        """
+
+        def is_blocked(path: bytes) -> bool:
+            while path:
+                if path in self._blocked:
+                    return True
+                path = beneath.split(path)[0]
+            return False
+
+        halves = {half for ends in self._renamed if any(map(is_blocked, ends)) for half in ends}
+        steps = [step for step in self._plan.steps if not is_blocked(step.path) and step.path not in halves]
+        dropped = len(steps) < len(self._plan.steps)
+        gone = {step.path for step in self._plan.steps} - {step.path for step in steps}
+        self._plan.steps = steps
+        self._plan.settled = {path: facts for path, facts in self._plan.settled.items() if path not in gone}
+        return dropped
 
     def _arrival(self, change: Change, after: FileFacts, here: os.stat_result | None) -> Step | None:
         mode = _mode(after)
@@ -241,16 +307,22 @@ class _Planning:
             return beneath.link_target(self._root, path) == _target(facts)
         return True
 
+    def _was_applied(self, path: bytes, here: os.stat_result | None) -> bool:
+        return path in self._applied and self._is_as(path, here, self._applied[path])
+
+    def _conflict_of(self, path: bytes, here: os.stat_result | None, before: FileFacts | None) -> None:
+        if here is None:
+            self._conflict(path, "it was removed here and changed in the sandbox")
+        elif before is None:
+            self._conflict(path, "it is new in the sandbox and something else here")
+        else:
+            self._conflict(path, "it was changed here and in the sandbox")
+
     def _conflict(self, path: bytes, reason: str) -> None:
+        if path in self._blocked:
+            return
+        self._blocked.add(path)
         self._plan.conflicts.append(Conflict(path.decode(errors="backslashreplace"), reason))
-
-
-def _same(one: FileFacts, other: FileFacts) -> bool:
-    if one.type != other.type:
-        return False
-    if one.type == "file":
-        return one.digest == other.digest
-    return one.type != "symlink" or _target(one) == _target(other)
 
 
 def _mode(facts: FileFacts) -> int:
@@ -265,8 +337,3 @@ def _target(facts: FileFacts) -> bytes:
     if facts.target is None and facts.target_b64 is None:
         raise ApplyFailed("the daemon sent an invalid diff: the target of a link is missing")
     return _raw(facts.target or "", facts.target_b64)
-
-
-def path_of(change: FileChange) -> bytes:
-    """The path of a change, as bytes."""
-    return beneath.clean(_raw(change.path, change.path_b64))

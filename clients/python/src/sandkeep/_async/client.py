@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .._archive import pack
@@ -72,7 +73,7 @@ class AsyncClient:
         body = sandbox_fields(options, slot)
         async with self._source(source, source_exclude, source_path) as (origin, body["source"]):
             answer = await self._http.post_once(SANDBOXES, without_none(**body))
-        return await AsyncSandbox.made(self._http, self._http.decode(SandboxInfo, answer), origin, keep=keep)
+        return self._created(answer, origin, keep)
 
     async def ensure(
         self,
@@ -87,14 +88,16 @@ class AsyncClient:
         body = sandbox_fields(options, slot)
         async with self._source(source, source_exclude, source_path) as (origin, body["source"]):
             answer = await self._http.post(f"{SANDBOXES}/ensure", without_none(**body), repeat=Repeat.YES)
-        info = self._http.decode(SandboxInfo, answer["sandbox"])
-        if not answer["created"]:
-            return AsyncSandbox(self._http, info, keep=True)
-        return await AsyncSandbox.made(self._http, info, origin, keep=True)
+        return self._created(answer["sandbox"], origin if answer["created"] else None, keep=True)
 
-    async def get(self, sandbox_id: str) -> AsyncSandbox:
-        """A sandbox by its id. It is kept when a `with` block of it ends."""
-        info = await self._http.read(SandboxInfo, f"{SANDBOXES}/{segment(sandbox_id)}")
+    def _created(self, answer: Any, origin: Origin | None, keep: bool) -> AsyncSandbox:
+        info = self._http.decode(SandboxInfo, answer)
+        origin = None if origin is None else replace(origin, sandbox=info.id)
+        return AsyncSandbox(self._http, info, origin=origin, keep=keep)
+
+    async def get(self, name: str) -> AsyncSandbox:
+        """A sandbox by its name or id. It is kept when a `with` block of it ends."""
+        info = await self._http.read(SandboxInfo, f"{SANDBOXES}/{segment(name)}")
         return AsyncSandbox(self._http, info, keep=True)
 
     async def sandboxes(
@@ -169,14 +172,13 @@ class AsyncClient:
             yield None, without_none(git=str(source), path=path)
         else:
             local = os.path.realpath(source)
-            packed = await blocking(pack, local, exclude)
-            with packed.file as archive:
+            with await blocking(pack, local, exclude) as archive:
                 answer = await self._http.call(
                     "POST", "/api/v1/uploads", content=lambda: file_content(archive), repeat=Repeat.YES
                 )
             path = path or os.path.basename(local) or None
             try:
-                yield Origin(local, packed.facts, list(exclude)), without_none(upload=answer["id"], path=path)
+                yield Origin(local, list(exclude)), without_none(upload=answer["id"], path=path)
             finally:
                 # The daemon deletes it within an hour if this fails.
                 with suppress(SandkeepError):

@@ -32,7 +32,7 @@ class AsyncHttp:
     async def aclose(self) -> None:
         await self._client.aclose()
 
-    async def get(self, path: str, **query: Any) -> Any:
+    async def get(self, path: str, /, **query: Any) -> Any:
         return await self.call("GET", path, query=query)
 
     async def post(self, path: str, body: Any = None, *, repeat: Repeat = Repeat.NO) -> Any:
@@ -46,7 +46,7 @@ class AsyncHttp:
     async def delete(self, path: str, **query: Any) -> None:
         await self.call("DELETE", path, query=query, repeat=Repeat.YES)
 
-    async def read(self, kind: type[T], path: str, **query: Any) -> T:
+    async def read(self, kind: type[T], path: str, /, **query: Any) -> T:
         return self.decode(kind, await self.get(path, **query))
 
     async def items(self, kind: type[T], path: str, field: str = "items", **query: Any) -> list[T]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import httpx
 
 from .. import _beneath as beneath
 from .._apply import bundle
+from .._apply.select import Rules
 from .._data import (
     Applied,
     Changes,
@@ -30,7 +32,7 @@ from .._data import (
 )
 from .._decode import timestamp
 from .._diff import Diff
-from .._errors import ConnectionLost, InvalidRequest, NotFound, SandkeepError
+from .._errors import ApplyConflict, ApplyFailed, ConnectionLost, NotFound
 from .._local import local_daemon
 from .._output import OnLine
 from .._requests import Command, command_fields, milliseconds, shown, stdin_fields, whole_seconds, without_none
@@ -47,26 +49,28 @@ from .tools import AsyncTools
 if TYPE_CHECKING:
     from .client import AsyncClient
 
-WORKSPACE = "workspace"
-FORK_POINT = "fork-point"
+_BASE = "base"
 _DIFF_CHANGES_MAX = 200_000
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The local directory that a workspace was made from, and its files at that moment."""
+    """The local directory that a workspace was made from."""
 
     local: str
-    facts: Mapping[bytes, FileFacts]
     exclude: Sequence[str]
-    """Patterns of the files that were not uploaded, and that do not come home."""
+    """Patterns of the files that were not uploaded, and that are not applied."""
+    sandbox: str = ""
+    """The id of the sandbox that it was uploaded to. Forks of that sandbox have the same origin."""
+    applied: Mapping[bytes, FileFacts | None] = field(default_factory=dict[bytes, "FileFacts | None"])
+    """The state of each file that was applied to the directory; None for a file that was removed."""
 
 
 class AsyncSandbox:
     """A sandbox. As a context manager it is destroyed at the end, with the forks that were made of it.
 
-    Relative paths and commands begin in the workspace if the sandbox was created with a `source`, otherwise in the working
-    directory of its template. Without a workspace `cwd` and the paths of `diff` and `revert` must be absolute.
+    Commands and relative paths begin in `workdir`: the workspace if the sandbox was created with a `source`, otherwise the
+    working directory of its template.
     """
 
     def __init__(self, http: AsyncHttp, info: SandboxInfo, *, origin: Origin | None = None, keep: bool = False) -> None:
@@ -77,9 +81,12 @@ class AsyncSandbox:
         self._forks: list[AsyncSandbox] = []
         self._client: AsyncClient | None = None
         self.id: str = info.id
+        self.name: str = info.name
+        """The name that was chosen, or one that is derived from the id."""
+        self.workdir: str = info.workdir
         self.workspace: str | None = None if info.source is None else info.source.path
         """The directory of the sandbox that its source was copied to."""
-        self.files: AsyncFiles = AsyncFiles(http, self._path, lambda: self.workspace)
+        self.files: AsyncFiles = AsyncFiles(http, self._path)
         self.tools: AsyncTools = AsyncTools(http, self._path)
 
     def __repr__(self) -> str:
@@ -89,6 +96,7 @@ class AsyncSandbox:
     async def create(
         cls,
         *,
+        name: str | None = None,
         template: str | None = None,
         source: str | os.PathLike[str] | None = None,
         source_exclude: Sequence[str] = (),
@@ -117,9 +125,10 @@ class AsyncSandbox:
     ) -> AsyncSandbox:
         """Creates a sandbox.
 
+        - `name`: usable wherever the id is. Only one sandbox of its owner can have it.
         - `source`: a local directory, which is uploaded, or the URL of a git repository (`https://…#REF`), which is cloned in
-          the sandbox. `source_exclude` are patterns of files to leave out. Once the files are there, a snapshot named
-          `workspace` is taken, for `diff` and `apply`.
+          the sandbox. `source_exclude` are patterns of files to leave out, as in a `.gitignore` file. The snapshot `base` has
+          the files as they arrived.
         - `timeout`, `idle_timeout`: seconds until `on_timeout`: `destroy` (default), `stop` or `pause`.
         - `keep`: do not destroy it at the end of a `with` block.
         - `local`: if neither SANDKEEP_URL is set nor a daemon answers at the default URL, start one that ends with this
@@ -133,6 +142,7 @@ class AsyncSandbox:
             client = AsyncClient(await blocking(local_daemon, data_dir) if local else None)
         try:
             sandbox = await client.create(
+                name=name,
                 template=template,
                 source=source,
                 source_exclude=source_exclude,
@@ -162,19 +172,6 @@ class AsyncSandbox:
             raise
         if own:
             sandbox._client = client
-        return sandbox
-
-    @classmethod
-    async def made(cls, http: AsyncHttp, info: SandboxInfo, origin: Origin | None, *, keep: bool) -> AsyncSandbox:
-        """A sandbox that was just created. Its workspace is sealed as a snapshot."""
-        sandbox = cls(http, info, origin=origin, keep=keep)
-        if sandbox.workspace is not None:
-            try:
-                await sandbox._seal(WORKSPACE)
-            except BaseException:
-                with suppress(SandkeepError):
-                    await sandbox.destroy()
-                raise
         return sandbox
 
     async def __aenter__(self) -> AsyncSandbox:
@@ -231,6 +228,12 @@ class AsyncSandbox:
             on_timeout=on_timeout,
         )
         return self._http.decode(SandboxInfo, await self._http.call("PATCH", self._path, body=body))
+
+    async def rename(self, name: str | None) -> SandboxInfo:
+        """Gives the sandbox a new name; None gives it the one that is derived from its id."""
+        info = self._http.decode(SandboxInfo, await self._http.call("PATCH", self._path, body={"name": name}))
+        self.name = info.name
+        return info
 
     async def keepalive(self, timeout: float | None = None) -> None:
         """Restarts the timeouts."""
@@ -343,16 +346,11 @@ class AsyncSandbox:
             **command_fields(command),
             **stdin_fields(stdin),
             timeout_ms=milliseconds(timeout),
-            cwd=self._directory(cwd),
+            cwd=cwd,
             env=None if env is None else dict(env),
             user=user,
             resources=limits or None,
         )
-
-    def _directory(self, cwd: str | None) -> str | None:
-        if cwd is None:
-            return self.workspace
-        return os.fsdecode(self.files.absolute(cwd))
 
     async def shell(
         self,
@@ -364,7 +362,7 @@ class AsyncSandbox:
     ) -> AsyncShell:
         """Opens a shell (`bash` or `sh`) that keeps directory, variables and functions between commands."""
         body = without_none(
-            shell=shell, cwd=self._directory(cwd), env=None if env is None else dict(env), user=user
+            shell=shell, cwd=cwd, env=None if env is None else dict(env), user=user
         )
         opened = await self._http.post(f"{self._path}/shells", body)
         return AsyncShell(self._http, self._path, opened["id"])
@@ -388,7 +386,7 @@ class AsyncSandbox:
             command=command,
             rows=rows,
             cols=cols,
-            cwd=self._directory(cwd),
+            cwd=cwd,
             user=user,
             term=term,
             on_disconnect=on_disconnect,
@@ -421,7 +419,7 @@ class AsyncSandbox:
             **command_fields(command),
             port=port,
             ready=ready,
-            cwd=self._directory(cwd),
+            cwd=cwd,
             env=None if env is None else dict(env),
             user=user,
         )
@@ -470,55 +468,40 @@ class AsyncSandbox:
 
     async def revert(self, paths: str | Sequence[str], *, snapshot: str) -> Sequence[str]:
         """Restores files and directories from a snapshot; answers those that changed."""
-        chosen = [paths] if isinstance(paths, str) else list(paths)
-        absolute = [os.fsdecode(self.files.absolute(path)) for path in chosen]
-        body = {"paths": absolute, "snapshot": snapshot}
+        body = {"paths": [paths] if isinstance(paths, str) else list(paths), "snapshot": snapshot}
         return (await self._http.post(f"{self._path}/revert", body))["reverted"]
 
     async def fork(
         self,
         count: int = 1,
         *,
+        name: str | None = None,
         snapshot: str | None = None,
         labels: Mapping[str, str | None] | None = None,
         keep: bool = False,
     ) -> Sequence[AsyncSandbox]:
         """Creates sandboxes with the files of this one, now or at a snapshot. Processes are not copied.
 
-        Each fork begins with a snapshot named `fork-point`. When a `with` block of this sandbox ends, its forks are destroyed
-        too, unless `keep` is given.
+        The snapshot `base` of a fork has the files that it began with. A single fork can be given a `name`. When a `with`
+        block of this sandbox ends, its forks are destroyed too, unless `keep` is given.
         """
-        body = without_none(count=count, snapshot=snapshot, labels=None if labels is None else dict(labels))
+        body = without_none(count=count, name=name, snapshot=snapshot, labels=None if labels is None else dict(labels))
         answer = await self._http.post_once(f"{self._path}/fork", body)
         infos = [self._http.decode(SandboxInfo, info) for info in answer["sandboxes"]]
         forks = [AsyncSandbox(self._http, info, origin=self._origin, keep=keep) for info in infos]
         self._forks += forks
-        for fork in forks:
-            await fork._seal(FORK_POINT)
         return forks
-
-    async def _seal(self, name: str) -> None:
-        """Takes the snapshot that `diff` and `apply` begin with, where the storage can."""
-        try:
-            await self.snapshot(name)
-        except InvalidRequest as error:
-            if error.code != "unsupported_by_storage":
-                raise
 
     async def diff(
         self, from_: str | None = None, to: str | None = None, *, path: str | None = None, text: bool = True
     ) -> Diff:
         """The files that differ between two points in time: names of snapshots, `base` or `now`.
 
-        By default from the oldest snapshot, which is `workspace` or `fork-point`, to now.
+        By default from `base` to `now`. `base` is what the sandbox began with: the workspace as it arrived, the files at the
+        moment of the fork, or the template. A fork can be compared with snapshots of the sandbox it was made from, by name.
         """
-        query = without_none(
-            to=to,
-            path=None if path is None else os.fsdecode(self.files.absolute(path)),
-            text=text,
-            limit=_DIFF_CHANGES_MAX,
-        )
-        query["from"] = from_ or await self._oldest()
+        query = without_none(to=to, path=path, text=text, limit=_DIFF_CHANGES_MAX)
+        query["from"] = from_ or _BASE
         return Diff.of(await self._http.read(Changes, f"{self._path}/diff", **query))
 
     async def apply(
@@ -528,28 +511,53 @@ class AsyncSandbox:
         path: str | None = None,
         from_: str | None = None,
         exclude: Sequence[str] = (),
+        include: Sequence[str] = (),
+        ignore: bool = True,
+        ours: Sequence[str] = (),
+        theirs: Sequence[str] = (),
+        force: bool = False,
+        all_or_nothing: bool = False,
         dry_run: bool = False,
         allow_tool_config: bool = False,
     ) -> Applied:
-        """Brings the changes of the sandbox to a local directory, or none of them.
+        """Applies the changes of the sandbox to a local directory.
 
-        `path` is the directory in the sandbox, by default the workspace or /home/user. Each file is compared in three states:
-        before, in the sandbox now, and in the local directory. If one changed on both sides, ApplyConflict is raised. Files
-        that make tools on this machine run commands raise ToolConfigRefused, unless `allow_tool_config` is given.
+        `path` is the directory in the sandbox, by default `workdir`. Each file is compared in three states: before, in the
+        sandbox now, and in the local directory. If it changed on both sides, it is a conflict: it stays as it is in the
+        directory, everything else is applied, and then ApplyConflict is raised. With `all_or_nothing`, a conflict keeps
+        everything else from being applied, too. A `dry_run` changes nothing and returns the conflicts with the rest.
 
-        "Before" is the snapshot `from_`. By default it is the source as it was uploaded, also for forks; for a sandbox from
-        `Client.get` it is the oldest snapshot, or `base`.
+        Patterns are those of a `.gitignore` file. `ours` names files that stay as they are in a conflict, `theirs` those that
+        are replaced by the sandbox's; `force` replaces all others. `exclude` leaves files out, `include` selects files.
+        Changes that the `.gitignore` files of the directory ignore are not applied, unless `ignore` is False. A rename is
+        applied whole or not at all.
+
+        Files that make tools on this machine run commands raise ToolConfigRefused before anything is changed, unless
+        `allow_tool_config` is given.
+
+        "Before" is the snapshot `from_`, by default `base`. A fork that was made with `fork` from the sandbox that the source
+        was uploaded to begins at that sandbox's `base` instead, so its changes include those from before the fork. A change
+        that was applied and is undone in the sandbox afterwards is not undone in the directory.
         """
-        top = os.fsdecode(self.files.absolute(path or "")) if path else self.workspace or "/home/user"
+        top = posixpath.join(self.workdir, path or "")
         origin = self._origin if from_ is None and path is None else None
+        is_home = origin is not None and os.path.realpath(local) == origin.local
         options = bundle.Options(
             top=beneath.clean(os.fsencode(top)),
-            exclude=[*exclude, *(origin.exclude if origin else ())],
+            rules=Rules(
+                exclude=[*exclude, *(origin.exclude if origin else ())],
+                include=include,
+                ours=ours,
+                theirs=theirs,
+                force=force,
+                ignore=ignore,
+            ),
+            all_or_nothing=all_or_nothing,
             dry_run=dry_run,
             allow_tool_config=allow_tool_config,
-            before=None if origin is None else origin.facts,
+            applied=origin.applied if origin is not None and is_home else {},
         )
-        begin = "base" if origin is not None else from_ or await self._oldest()
+        begin = from_ or await self._begin()
         query = {"format": "tar", "path": top, "from": begin, "limit": _DIFF_CHANGES_MAX}
         with TemporaryFile(prefix="sandkeep-") as file:
             try:
@@ -560,10 +568,24 @@ class AsyncSandbox:
                 raise ConnectionLost(self._http.settings.url, str(error) or type(error).__name__) from error
             await blocking(file.seek, 0)
             outcome = await blocking(bundle.apply, file, os.fspath(local), options)
-        if not dry_run and origin is not None and outcome.after is not None and os.path.realpath(local) == origin.local:
-            self._origin = Origin(origin.local, outcome.after, origin.exclude)
+        if origin is not None and is_home:
+            self._origin = replace(origin, applied={**origin.applied, **outcome.settled})
+        if outcome.applied.conflicts and not dry_run:
+            raise ApplyConflict(outcome.applied)
         return outcome.applied
 
-    async def _oldest(self) -> str:
-        found = await self.snapshots()
-        return found[0].id if found else "base"
+    async def _begin(self) -> str:
+        """The snapshot that has the files as the local directory had them."""
+        origin = self._origin
+        if origin is None or origin.sandbox == self.id:
+            return _BASE
+        found: Sequence[Snapshot] = ()
+        with suppress(NotFound):
+            found = await self._http.items(Snapshot, f"/api/v1/sandboxes/{segment(origin.sandbox)}/snapshots")
+        for snapshot in found:
+            if snapshot.name == _BASE:
+                return snapshot.id
+        raise ApplyFailed(
+            f"the snapshot {_BASE} of {origin.sandbox}, which the files were uploaded to, does not exist any more",
+            f'apply only the changes since the fork with from_="{_BASE}"',
+        )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .._archive import pack
@@ -73,7 +74,7 @@ class Client:
         body = sandbox_fields(options, slot)
         with self._source(source, source_exclude, source_path) as (origin, body["source"]):
             answer = self._http.post_once(SANDBOXES, without_none(**body))
-        return Sandbox.made(self._http, self._http.decode(SandboxInfo, answer), origin, keep=keep)
+        return self._created(answer, origin, keep)
 
     def ensure(
         self,
@@ -88,14 +89,16 @@ class Client:
         body = sandbox_fields(options, slot)
         with self._source(source, source_exclude, source_path) as (origin, body["source"]):
             answer = self._http.post(f"{SANDBOXES}/ensure", without_none(**body), repeat=Repeat.YES)
-        info = self._http.decode(SandboxInfo, answer["sandbox"])
-        if not answer["created"]:
-            return Sandbox(self._http, info, keep=True)
-        return Sandbox.made(self._http, info, origin, keep=True)
+        return self._created(answer["sandbox"], origin if answer["created"] else None, keep=True)
 
-    def get(self, sandbox_id: str) -> Sandbox:
-        """A sandbox by its id. It is kept when a `with` block of it ends."""
-        info = self._http.read(SandboxInfo, f"{SANDBOXES}/{segment(sandbox_id)}")
+    def _created(self, answer: Any, origin: Origin | None, keep: bool) -> Sandbox:
+        info = self._http.decode(SandboxInfo, answer)
+        origin = None if origin is None else replace(origin, sandbox=info.id)
+        return Sandbox(self._http, info, origin=origin, keep=keep)
+
+    def get(self, name: str) -> Sandbox:
+        """A sandbox by its name or id. It is kept when a `with` block of it ends."""
+        info = self._http.read(SandboxInfo, f"{SANDBOXES}/{segment(name)}")
         return Sandbox(self._http, info, keep=True)
 
     def sandboxes(
@@ -170,14 +173,13 @@ class Client:
             yield None, without_none(git=str(source), path=path)
         else:
             local = os.path.realpath(source)
-            packed = blocking(pack, local, exclude)
-            with packed.file as archive:
+            with blocking(pack, local, exclude) as archive:
                 answer = self._http.call(
                     "POST", "/api/v1/uploads", content=lambda: file_content(archive), repeat=Repeat.YES
                 )
             path = path or os.path.basename(local) or None
             try:
-                yield Origin(local, packed.facts, list(exclude)), without_none(upload=answer["id"], path=path)
+                yield Origin(local, list(exclude)), without_none(upload=answer["id"], path=path)
             finally:
                 # The daemon deletes it within an hour if this fails.
                 with suppress(SandkeepError):

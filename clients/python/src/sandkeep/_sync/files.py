@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import os
-import posixpath
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from tempfile import TemporaryFile
 from typing import IO, Any
@@ -25,21 +24,11 @@ PathText = str | bytes
 
 
 class Files:
-    """Files by path. A relative path begins in the workspace, or without one in the working directory."""
+    """Files by path. A relative path begins in the working directory of the sandbox, which is its workspace if it has one."""
 
-    def __init__(self, http: Http, base: str, workspace: Callable[[], str | None]) -> None:
+    def __init__(self, http: Http, base: str) -> None:
         self._http = http
         self._path = f"{base}/files"
-        self._workspace = workspace
-
-    def absolute(self, path: PathText) -> PathText:
-        """The path as the API gets it."""
-        workspace = self._workspace()
-        if workspace is None:
-            return path
-        if isinstance(path, bytes):
-            return posixpath.join(os.fsencode(workspace), path)
-        return posixpath.join(workspace, path)
 
     def read(self, path: PathText) -> bytes:
         """The content of a file."""
@@ -84,7 +73,7 @@ class Files:
         return True
 
     def mkdir(self, path: PathText, *, mode: int | None = None, parents: bool = False) -> FileInfo:
-        body = without_none(**path_field(self.absolute(path)), mode=mode_text(mode), parents=parents)
+        body = without_none(**path_field(path), mode=mode_text(mode), parents=parents)
         return self._http.decode(FileInfo, self._http.post(f"{self._path}/mkdir", body))
 
     def rm(self, path: PathText, *, recursive: bool = False) -> None:
@@ -92,11 +81,11 @@ class Files:
         self._http.send("DELETE", self._path, query=query, repeat=Repeat.YES)
 
     def move(self, source: PathText, target: PathText, *, overwrite: bool = False) -> FileInfo:
-        ends = {**path_field(self.absolute(source), "from"), **path_field(self.absolute(target), "to")}
+        ends = {**path_field(source, "from"), **path_field(target, "to")}
         return self._http.decode(FileInfo, self._http.post(f"{self._path}/move", {**ends, "overwrite": overwrite}))
 
     def chmod(self, path: PathText, mode: int, *, recursive: bool = False) -> FileInfo:
-        body = {**path_field(self.absolute(path)), "mode": mode_text(mode), "recursive": recursive}
+        body = {**path_field(path), "mode": mode_text(mode), "recursive": recursive}
         return self._http.decode(FileInfo, self._http.post(f"{self._path}/chmod", body))
 
     def upload(
@@ -110,8 +99,7 @@ class Files:
                 content = lambda: file_content(file)  # noqa: E731
                 self._http.send("PUT", self._path, query=query, content=content, repeat=Repeat.YES)
             return
-        packed = blocking(pack, local, exclude)
-        with packed.file as archive:
+        with blocking(pack, local, exclude) as archive:
             self._http.send(
                 "PUT",
                 f"{self._path}/archive",
@@ -159,5 +147,5 @@ class Files:
     def _query(self, path: PathText, **more: Any) -> str:
         given = {name: value for name, value in more.items() if value is not None}
         rest = httpx.QueryParams({k: str(v).lower() if isinstance(v, bool) else v for k, v in given.items()})
-        return path_query(self.absolute(path)) + (f"&{rest}" if given else "")
+        return path_query(path) + (f"&{rest}" if given else "")
 

@@ -33,7 +33,7 @@ class Http:
     def close(self) -> None:
         self._client.close()
 
-    def get(self, path: str, **query: Any) -> Any:
+    def get(self, path: str, /, **query: Any) -> Any:
         return self.call("GET", path, query=query)
 
     def post(self, path: str, body: Any = None, *, repeat: Repeat = Repeat.NO) -> Any:
@@ -47,7 +47,7 @@ class Http:
     def delete(self, path: str, **query: Any) -> None:
         self.call("DELETE", path, query=query, repeat=Repeat.YES)
 
-    def read(self, kind: type[T], path: str, **query: Any) -> T:
+    def read(self, kind: type[T], path: str, /, **query: Any) -> T:
         return self.decode(kind, self.get(path, **query))
 
     def items(self, kind: type[T], path: str, field: str = "items", **query: Any) -> list[T]:
