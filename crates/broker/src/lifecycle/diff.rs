@@ -306,9 +306,11 @@ impl Point {
 
 /// The same, where a relative path begins in the working directory.
 pub(super) fn beneath(field: &'static str, workdir: &str, path: &str) -> Result<TreePath, Error> {
-    match path.starts_with('/') {
-        true => inside(field, path),
-        false => inside(field, &format!("{workdir}/{path}")),
+    match path {
+        // Not the working directory as a whole: `.` says that.
+        "" => Err(Error::InvalidField { field, problem: "a path is empty".to_owned() }),
+        path if path.starts_with('/') => inside(field, path),
+        path => inside(field, &format!("{workdir}/{path}")),
     }
 }
 
