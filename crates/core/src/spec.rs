@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use super::image::{ImageDefaults, PinnedImage};
 use super::sandbox_name::SandboxName;
 use super::slot::SlotName;
-use super::source::{Source, SourceDraft};
+use super::source::{HOME, Source, SourceDraft};
 use super::terms::OnTimeout;
 use crate::limits;
 
@@ -151,6 +151,14 @@ impl Spec {
     pub fn workdir(&self) -> Option<&str> {
         let workspace = self.source.as_ref().map(|source| source.path.as_str());
         workspace.or_else(|| Some(self.image_defaults()?.workdir.as_str()))
+    }
+
+    /// A path as its caller means it: a relative one begins in the working directory.
+    pub fn absolute(&self, path: &str) -> String {
+        match path.starts_with('/') {
+            true => path.to_owned(),
+            false => format!("{}/{path}", self.workdir().unwrap_or(HOME).trim_end_matches('/')),
+        }
     }
 
     pub fn snapshots_tool_calls(&self) -> bool {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::invalid;
 use crate::error::Error;
-use sandkeep_core::{HOME, Spec, check_env, limits};
+use sandkeep_core::{Spec, check_env, limits};
 
 /// Default user of a command in a sandbox without an image.
 const DEFAULT_USER: &str = "user";
@@ -52,17 +52,11 @@ impl Place {
             }
         };
         let cwd = match wanted.cwd {
-            Some(cwd) if !cwd.starts_with('/') => Some(beneath(spec.workdir(), &cwd)),
-            Some(cwd) => Some(cwd),
+            Some(cwd) => Some(spec.absolute(&cwd)),
             None => spec.workdir().map(str::to_owned),
         };
         Ok(Self { env, cwd, user })
     }
-}
-
-/// A relative path begins in the working directory.
-fn beneath(workdir: Option<&str>, path: &str) -> String {
-    format!("{}/{path}", workdir.unwrap_or(HOME).trim_end_matches('/'))
 }
 
 /// A user as its caller or its image wrote it.

@@ -24,7 +24,7 @@ use super::work::FileWork;
 use crate::Broker;
 use crate::error::Error;
 use sandkeep_core::ledger::Reservation;
-use sandkeep_core::{HOME, Principal, SandboxId, SnapshotId, SnapshotName, State, limits};
+use sandkeep_core::{Principal, SandboxId, SnapshotId, SnapshotName, Spec, State, limits};
 use sandkeep_image::identity;
 use sandkeep_tree::{
     TreePath, View,
@@ -137,9 +137,8 @@ impl Broker {
         let volume = handle.volume.stored("a diff")?.clone();
         let from = self.point(&handle, "from", request.from.as_deref().unwrap_or(BASE))?;
         let to = self.point(&handle, "to", request.to.as_deref().unwrap_or(NOW))?;
-        let workdir = handle.meta().spec.workdir().unwrap_or(HOME).to_owned();
-        let beneath = request.path.as_deref().map(|path| beneath("path", &workdir, path));
-        let beneath = beneath.transpose()?;
+        let spec = &handle.meta().spec;
+        let beneath = request.path.as_deref().map(|path| inside("path", spec, path)).transpose()?;
         let (limit, max) = (request.limit, limits::DIFF_CHANGES_MAX);
         let limit = limit.unwrap_or(limits::DIFF_CHANGES_DEFAULT);
         if limit == 0 || limit > max {
@@ -304,21 +303,13 @@ impl Point {
     }
 }
 
-/// The same, where a relative path begins in the working directory.
-pub(super) fn beneath(field: &'static str, workdir: &str, path: &str) -> Result<TreePath, Error> {
-    match path {
-        // Not the working directory as a whole: `.` says that.
-        "" => Err(Error::InvalidField { field, problem: "a path is empty".to_owned() }),
-        path if path.starts_with('/') => inside(field, path),
-        path => inside(field, &format!("{workdir}/{path}")),
-    }
-}
-
-/// Parses a path inside that a caller gave.
-pub(crate) fn inside(field: &'static str, path: &str) -> Result<TreePath, Error> {
+/// A path inside, as a caller gave it; a relative one begins in the working directory. That as a whole is `.`, and never
+/// an empty path.
+pub(super) fn inside(field: &'static str, spec: &Spec, path: &str) -> Result<TreePath, Error> {
     let invalid = |problem: String| Error::InvalidField { field, problem };
-    if !path.starts_with('/') {
-        return Err(invalid(format!("{path:?} must begin with a slash")));
+    if path.is_empty() {
+        return Err(invalid("a path is empty".to_owned()));
     }
-    TreePath::clean(path.as_bytes()).map_err(|problem| invalid(format!("{path:?}: {problem}")))
+    let clean = TreePath::clean(spec.absolute(path).as_bytes());
+    clean.map_err(|problem| invalid(format!("{path:?}: {problem}")))
 }

@@ -18,7 +18,7 @@ mod intent;
 
 use std::sync::Arc;
 
-use super::diff::{READ, beneath};
+use super::diff::{READ, inside};
 use super::quiesce::Quiesced;
 use super::request::Command;
 use super::supervisor::Supervisor;
@@ -29,7 +29,7 @@ use crate::inside::toolbox::{self, ToolboxRequest, Whom};
 use crate::policy::slots::Slot;
 use sandkeep_core::ledger::Reservation;
 use sandkeep_core::{
-    HOME, Principal, SandboxId, SnapshotId, SnapshotName, State, Trigger, Verb, event::EventKind,
+    Principal, SandboxId, SnapshotId, SnapshotName, State, Trigger, Verb, event::EventKind,
     failpoint, limits, with_causes,
 };
 use sandkeep_tree::{
@@ -71,9 +71,9 @@ impl Broker {
                 format!("there must be 1 to {max} of them, and there are {}", paths.len());
             return Err(Error::InvalidField { field: "paths", problem });
         }
-        let workdir = handle.meta().spec.workdir().unwrap_or(HOME).to_owned();
+        let spec = &handle.meta().spec;
         let paths: Result<_, Error> =
-            paths.iter().map(|path| beneath("paths", &workdir, path)).collect();
+            paths.iter().map(|path| inside("paths", spec, path)).collect();
         let request = RevertRequest {
             snapshot: handle.snapshot_named(snapshot)?.id.clone(),
             paths: paths?,

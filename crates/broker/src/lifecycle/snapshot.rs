@@ -244,12 +244,7 @@ impl Supervisor {
         self.snapshots.expect(&id);
         volume.snapshot(&id).await?;
         failpoint!("fork.after_base_snapshot");
-        let bytes = volume.snapshot_bytes(&id).await?;
-        let (name, kind, place) =
-            (SnapshotName::base(), SnapshotKind::Base, self.snapshots.next_place());
-        let content = Content { id, name, kind, note: None, place };
-        let record = Arc::new(Record::new(content, self.shared.clock.wall(), bytes));
-        self.shared.snapshots.put(self.id(), &record).await?;
+        let record = self.put_record(id, SnapshotName::base(), SnapshotKind::Base, None).await?;
         failpoint!("fork.after_base_record");
         self.snapshots.keep(record);
         self.copy_snapshot_records().await;
@@ -309,17 +304,28 @@ impl Supervisor {
                 (name, SnapshotKind::Turn(number))
             }
         };
-        let bytes = self.volume.with_snapshots()?.snapshot_bytes(&id).await?;
-        let (note, place) = (request.note.clone(), self.snapshots.next_place());
-        let content = Content { id, name, kind, note, place };
-        let record = Arc::new(Record::new(content, self.shared.clock.wall(), bytes));
-        self.shared.snapshots.put(self.id(), &record).await?;
+        let record = self.put_record(id, name, kind, request.note.clone()).await?;
         failpoint!("snapshot.after_record");
         if let Some(turn) = kind.turn() {
             self.meta_mut().turn = turn;
         }
         self.snapshots.keep(Arc::clone(&record));
         Ok(Some(record))
+    }
+
+    /// Writes the record of a snapshot that the storage has.
+    async fn put_record(
+        &self,
+        id: SnapshotId,
+        name: SnapshotName,
+        kind: SnapshotKind,
+        note: Option<String>,
+    ) -> Result<Arc<Record>, Error> {
+        let bytes = self.volume.with_snapshots()?.snapshot_bytes(&id).await?;
+        let content = Content { id, name, kind, note, place: self.snapshots.next_place() };
+        let record = Arc::new(Record::new(content, self.shared.clock.wall(), bytes));
+        self.shared.snapshots.put(self.id(), &record).await?;
+        Ok(record)
     }
 
     /// A number that was never used, and a name that is free: with an earlier prefix a user may have chosen a name that

@@ -173,8 +173,6 @@ pub async fn run(args: ApplyArgs, client: &Client) -> Result<Exit, Failure> {
         (false, false) => Intent::Apply,
     };
     let (select, guard, to) = (args.select, args.guard.beneath(&args.to), args.to);
-    // Fails before anything is asked of the directory.
-    drop(select.beneath(&to)?);
     let work = tokio::task::spawn_blocking(move || {
         let selection = select.beneath(&to)?;
         let pieces = Pieces { receiver: pieces, current: Bytes::new() };
