@@ -7,6 +7,8 @@ use crate::source::{Source, Token};
 /// none.
 const BELOW: &[(&str, &[&str])] = &[
     ("audit", &["home"]),
+    ("egress", &["outgoing", "sys"]),
+    ("rulefs", &["sys"]),
     ("sys", &["embedded"]),
     ("tree", &["sys"]),
     ("storage", &["sys", "tree"]),
@@ -19,10 +21,12 @@ const BELOW: &[(&str, &[&str])] = &[
         "broker",
         &[
             "audit",
+            "egress",
             "guestlink",
             "home",
             "image",
             "outgoing",
+            "rulefs",
             "runtime",
             "storage",
             "store",
