@@ -51,8 +51,8 @@ pub enum Error {
     Ambiguous { prefix: String, matches: Vec<String> },
     #[error("no {kind} id of {sandbox} begins with {prefix:?}")]
     NoMatchInside { kind: &'static str, sandbox: SandboxId, prefix: String },
-    #[error("{count} {kind} ids begin with {prefix:?}")]
-    AmbiguousInside { kind: &'static str, count: usize, prefix: String },
+    #[error("{} {kind} ids begin with {prefix:?}: {}", matches.len(), matches.join(", "))]
+    AmbiguousInside { kind: &'static str, prefix: String, matches: Vec<String> },
 }
 
 impl Error {

@@ -1,9 +1,9 @@
 //! Names, and ids by their beginning, as people type them.
 
-use std::str::FromStr;
+use std::fmt::Display;
 
 use sandkeep_core::api::Sandbox;
-use sandkeep_core::{ExecId, SandboxId, SandboxName, ShellId};
+use sandkeep_core::{ExecId, ProcessId, SandboxId, SandboxName, ShellId, SnapshotId, SnapshotName};
 
 use crate::{Client, Error};
 
@@ -37,13 +37,53 @@ impl Client {
         Ok(self.read::<Sandbox>(found)?.id)
     }
 
-    /// The full id of an exec for an id or the beginning of one.
+    /// The full id of an exec for an id or the beginning of one. A process is an exec, so its id is as good.
     pub async fn resolve_exec(&self, sandbox: &SandboxId, text: &str) -> Result<ExecId, Error> {
+        if text.starts_with(ProcessId::PREFIX) {
+            return Ok(self.resolve_process(sandbox, text).await?.exec());
+        }
         if let Ok(id) = text.parse() {
             return Ok(id);
         }
         let ids = self.execs(sandbox).await?.into_iter().map(|exec| exec.exec_id);
         only_one("exec", sandbox, text, ids.filter(|id| id.as_str().starts_with(text)))
+    }
+
+    /// The full id of a process for an id or the beginning of one.
+    pub async fn resolve_process(
+        &self,
+        sandbox: &SandboxId,
+        text: &str,
+    ) -> Result<ProcessId, Error> {
+        if let Ok(id) = text.parse() {
+            return Ok(id);
+        }
+        let ids = self.processes(sandbox).await?.items.into_iter().map(|known| known.process.id);
+        only_one("process", sandbox, text, ids.filter(|id| id.as_str().starts_with(text)))
+    }
+
+    /// The name of a snapshot for its name, its id, or the beginning of its id. A name comes before a beginning; what is
+    /// none of them is left to the daemon, which knows further names.
+    pub async fn resolve_snapshot(
+        &self,
+        sandbox: &SandboxId,
+        name: &SnapshotName,
+    ) -> Result<SnapshotName, Error> {
+        let text = name.as_str();
+        if !text.starts_with(SnapshotId::PREFIX)
+            || text.len() < PREFIX_MIN_LEN
+            || text.parse::<SnapshotId>().is_ok()
+        {
+            return Ok(name.clone());
+        }
+        let all = self.snapshots(sandbox).await?.items;
+        let ids = all.iter().map(|snapshot| &snapshot.id);
+        let begins: Vec<_> = ids.filter(|id| id.as_str().starts_with(text)).cloned().collect();
+        if begins.is_empty() || all.iter().any(|snapshot| snapshot.name == *name) {
+            return Ok(name.clone());
+        }
+        let id = only_one("snapshot", sandbox, text, begins.into_iter())?;
+        Ok(id.as_str().parse().expect("an id of a snapshot is one of its names"))
     }
 
     /// The full id of a shell for an id or a prefix.
@@ -56,7 +96,7 @@ impl Client {
     }
 }
 
-fn only_one<T: FromStr>(
+fn only_one<T: Display>(
     kind: &'static str,
     sandbox: &SandboxId,
     prefix: &str,
@@ -66,7 +106,10 @@ fn only_one<T: FromStr>(
     let prefix = prefix.to_owned();
     match (prefix.len() >= PREFIX_MIN_LEN, matches.len()) {
         (true, 1) => Ok(matches.remove(0)),
-        (true, count) if count > 1 => Err(Error::AmbiguousInside { kind, count, prefix }),
+        (true, count) if count > 1 => {
+            let matches = matches.iter().map(T::to_string).collect();
+            Err(Error::AmbiguousInside { kind, prefix, matches })
+        }
         _ => Err(Error::NoMatchInside { kind, sandbox: sandbox.clone(), prefix }),
     }
 }

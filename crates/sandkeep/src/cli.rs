@@ -14,6 +14,7 @@ mod diff;
 mod doctor;
 pub mod embed;
 mod ensure;
+mod env_file;
 mod event_log;
 mod events;
 mod exec;
@@ -32,18 +33,23 @@ mod ls;
 #[cfg(feature = "mcp")]
 mod mcp;
 mod pause;
+mod placeholders;
 mod port;
 mod print;
+mod process;
 mod processes;
 mod progress;
 mod ps;
+mod publish;
 mod revert;
 mod rm;
 mod rollback;
 mod run;
 mod runtimes;
+mod screen;
 mod serve;
 mod set;
+mod several;
 mod shell;
 mod shells;
 mod show;
@@ -145,29 +151,26 @@ impl Global {
 enum Command {
     Serve(serve::Args),
     Run(run::Args),
-    /// Create a sandbox and print its id
     Create(create::Args),
     Ensure(ensure::Args),
-    /// List sandboxes
     Ls(ls::Args),
     /// Show one sandbox
     Show(show::Args),
     Set(set::Args),
     Exec(exec::Args),
-    /// List the running and recent execs of a sandbox
     Ps(ps::Args),
     Logs(logs::Args),
     Cp(cp::Args),
     Kill(kill::Args),
     Shell(shell::Args),
     Shells(shells::Args),
-    /// Start a stopped or failed sandbox
-    Start(lifecycle::Args),
-    /// Stop a sandbox; its files are kept
-    Stop(lifecycle::Args),
+    /// Start stopped or failed sandboxes
+    Start(lifecycle::SeveralArgs),
+    /// Stop sandboxes; their files are kept
+    Stop(lifecycle::SeveralArgs),
     Pause(pause::PauseArgs),
-    /// Resume a paused sandbox
-    Resume(lifecycle::Args),
+    /// Resume paused sandboxes
+    Resume(lifecycle::SeveralArgs),
     Snapshot(snapshot::SnapshotArgs),
     /// List the snapshots of a sandbox, including turns
     Snapshots(snapshot::ListArgs),
@@ -184,9 +187,10 @@ enum Command {
     Revert(revert::RevertArgs),
     Apply(apply::ApplyArgs),
     Port(port::Args),
-    /// List the processes of a sandbox, including ended ones
+    Process(process::ProcessArgs),
+    /// The former name of `process ls`
+    #[command(hide = true)]
     Processes(processes::Args),
-    /// Show resource usage of a sandbox: CPU time, memory, processes, disk
     Stats(stats::Args),
     Template(template::Args),
     #[cfg(feature = "mcp")]
@@ -276,7 +280,10 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
     start_log(&client_log(global.log.clone(), &around)?)?;
     let client = || global.client(&around);
     match command {
-        Command::Run(args) => with_threads(run::run(args, &around)),
+        Command::Run(args) => match global.url {
+            Some(_) => with_one_thread(run::run_remotely(args, &client()?)),
+            None => with_threads(run::run(args, &around)),
+        },
         Command::Create(args) => with_one_thread(create::run(args, &client()?)),
         Command::Ensure(args) => with_one_thread(ensure::run(args, &client()?)),
         Command::Ls(args) => with_one_thread(ls::run(args, &client()?)),
@@ -305,6 +312,7 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Events(args) => with_one_thread(event_log::run(args, &client()?)),
         Command::Webhook(args) => with_one_thread(webhook::run(args, &client()?)),
         Command::Port(args) => with_one_thread(port::run(args, &client()?)),
+        Command::Process(args) => with_one_thread(process::run(args, &client()?)),
         Command::Processes(args) => with_one_thread(processes::run(args, &client()?)),
         Command::Rm(args) => with_one_thread(rm::run(args, &client()?)),
         Command::Stats(args) => with_one_thread(stats::run(args, &client()?)),

@@ -17,6 +17,7 @@ pub mod pidfd;
 pub mod reactor;
 pub mod sealed;
 pub mod seccomp;
+pub mod signal;
 pub mod socket;
 pub mod stage;
 pub mod tcp;

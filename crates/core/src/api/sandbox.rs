@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 
 use crate::{
     OnTimeout, Operation, Owner, Privilege, Resources, SandboxId, SandboxName, SlotName,
@@ -71,6 +72,16 @@ pub struct Sandbox {
     /// Bytes in its volume, as last measured: a few seconds ago if the storage counts them, otherwise when its stats
     /// were last requested. `null`: not measured yet.
     pub space_used: Option<u64>,
+}
+
+impl Sandbox {
+    /// The names of its fields.
+    pub fn fields() -> Vec<String> {
+        match <Self as PartialSchema>::schema() {
+            RefOr::T(Schema::Object(object)) => object.properties.into_keys().collect(),
+            _ => Vec::new(),
+        }
+    }
 }
 
 /// What a fork was made from.

@@ -16,6 +16,8 @@ pub enum InvalidArgument {
     Seconds,
     #[error("expected a duration such as 30d, 12h or 90m, or a time such as 2030-01-31T12:00:00Z")]
     Expiry,
+    #[error("expected a duration such as 10m, or a time such as 2030-01-31T12:00:00Z")]
+    Since,
     #[error("expected http://ADDRESS:PORT or https://ADDRESS:PORT")]
     Url,
     #[error("expected SEQ:HASH as `sandkeep audit head` prints it")]
@@ -60,6 +62,15 @@ pub fn expiry(text: &str) -> Result<Timestamp, InvalidArgument> {
         Some(Err(_)) | None => duration(text).map_err(|_| InvalidArgument::Expiry)?,
     };
     Timestamp::now().checked_add(length).map_err(|_| InvalidArgument::Expiry)
+}
+
+/// A time in the past: `10m` ago, or an RFC 3339 time.
+pub fn since(text: &str) -> Result<Timestamp, InvalidArgument> {
+    if let Ok(time) = text.parse::<Timestamp>() {
+        return Ok(time);
+    }
+    let length = duration(text).map_err(|_| InvalidArgument::Since)?;
+    Timestamp::now().checked_sub(length).map_err(|_| InvalidArgument::Since)
 }
 
 /// The URL of a daemon.

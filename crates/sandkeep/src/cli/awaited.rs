@@ -1,12 +1,14 @@
 //! A command in a sandbox whose process this one represents: its output is printed as it arrives, our stdin is passed
 //! to it, and its exit code becomes ours.
 
+use std::cell::OnceCell;
 use std::io::{IsTerminal, Read};
 use std::pin::pin;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use tokio::signal::unix::{self, SignalKind};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -16,6 +18,7 @@ use crate::cli::failure::Failure;
 use crate::cli::{print, stdin};
 use sandkeep_client::{Client, Error, ExecStarted, Response};
 use sandkeep_core::{
+    ExecId, SandboxId,
     api::ExecAnswer,
     limits::{EXEC_END_TOLD, EXEC_STDIN_MAX_BYTES},
 };
@@ -33,8 +36,8 @@ pub enum Piped {
 pub struct Awaited<'a> {
     /// The path of the request.
     pub path: &'a str,
-    /// The path below which execs are found by id.
-    pub execs: &'a str,
+    /// Where it runs.
+    pub sandbox: &'a SandboxId,
     /// The request without stdin.
     pub body: Value,
     pub piped: Piped,
@@ -58,15 +61,38 @@ impl Awaited<'_> {
         Ok(events::ended(status, &ending))
     }
 
-    /// Passes everything through as it comes.
+    /// Passes everything through as it comes. Ctrl-C ends this process and leaves the command running.
     pub async fn live(self, client: &Client) -> Result<Exit, Failure> {
+        let mut interrupts =
+            unix::signal(SignalKind::interrupt()).map_err(Failure::system("handle signals"))?;
+        let (sandbox, begun) = (self.sandbox, OnceCell::new());
+        tokio::select! {
+            ended = self.follow(client, &begun) => return ended,
+            _ = interrupts.recv() => {}
+        }
+        if let Some(exec) = begun.get() {
+            print::note(&format!(
+                "disconnected; the command continues: follow it with `sandkeep logs -f {sandbox} {exec}`, or end it \
+                 with `sandkeep kill {sandbox} {exec}`"
+            ));
+        }
+        sandkeep_sys::signal::end_by(SignalKind::interrupt().as_raw_value())
+    }
+
+    /// Passes everything through, and tells when the command has begun.
+    pub async fn follow(self, client: &Client, begun: &OnceCell<ExecId>) -> Result<Exit, Failure> {
         let mut body = self.request()?;
         // A slow reader of our output slows the command, as a pipe between the two would.
         body["backpressure"] = json!(true);
         let response = client.post_live(self.path, &body).await.map_err(|e| told(client, e))?;
         let last = match self.piped {
-            Piped::NotAtAll | Piped::AtOnce => events::follow(client, response).await?,
-            Piped::AsItComes => follow_and_feed(client, response, self.execs).await?,
+            Piped::NotAtAll | Piped::AtOnce => {
+                events::follow_begun(client, response, |id| drop(begun.set(id))).await?
+            }
+            Piped::AsItComes => {
+                let execs = format!("/api/v1/sandboxes/{}/execs", self.sandbox);
+                follow_and_feed(client, response, &execs, begun).await?
+            }
         };
         match last {
             Last::Ended(exit) => Ok(exit),
@@ -81,7 +107,9 @@ impl Awaited<'_> {
             Piped::AtOnce => body["stdin_b64"] = json!(STANDARD.encode(read_stdin()?)),
             Piped::AsItComes => {
                 body["stdin_open"] = json!(true);
-                body["on_disconnect"] = json!("close_stdin");
+                if body.get("on_disconnect").is_none() {
+                    body["on_disconnect"] = json!("close_stdin");
+                }
             }
         }
         Ok(body)
@@ -93,11 +121,13 @@ async fn follow_and_feed(
     client: &Client,
     response: Response,
     execs: &str,
+    begun: &OnceCell<ExecId>,
 ) -> Result<Last, Failure> {
-    let (begun, exec) = oneshot::channel();
-    let mut begun = Some(begun);
+    let (tell, exec) = oneshot::channel();
+    let mut tell = Some(tell);
     let follow = events::follow_begun(client, response, |id| {
-        begun.take().map(|begun| begun.send(id));
+        drop(begun.set(id.clone()));
+        tell.take().map(|tell| tell.send(id));
     });
     let feed = async {
         // If the exec never starts, the reason was already reported.

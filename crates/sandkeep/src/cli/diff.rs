@@ -6,6 +6,7 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::print;
 use sandkeep_client::Client;
+use sandkeep_core::SnapshotName;
 use sandkeep_tree::diff::{ChangeKind, FileKind, Omitted, Told};
 
 /// Show what changed in a sandbox since it started, or since a snapshot
@@ -17,10 +18,10 @@ pub struct DiffArgs {
     id: String,
     /// Compare from this snapshot [default: base, the files that the sandbox started with]
     #[arg(long, value_name = "SNAPSHOT")]
-    from: Option<String>,
+    from: Option<SnapshotName>,
     /// Compare to this snapshot [default: the current files]
     #[arg(long, value_name = "SNAPSHOT")]
-    to: Option<String>,
+    to: Option<SnapshotName>,
     /// Compare only this file or directory; a relative path begins in the working directory
     #[arg(long, value_name = "PATH")]
     path: Option<String>,
@@ -61,10 +62,15 @@ struct Compared {
 pub async fn run(args: DiffArgs, client: &Client) -> Result<Exit, Failure> {
     let id = client.resolve(&args.id).await?;
     let Shape { text, stat, json } = args.shape;
-    let mut query = vec![("text", if text || stat || json { "true" } else { "false" })];
-    for (name, value) in [("from", &args.from), ("to", &args.to), ("path", &args.path)] {
-        query.extend(value.as_deref().map(|value| (name, value)));
+    let text_too = text || stat || json;
+    let mut query = vec![("text", text_too.to_string())];
+    for (name, snapshot) in [("from", args.from), ("to", args.to)] {
+        if let Some(snapshot) = snapshot {
+            let snapshot = client.resolve_snapshot(&id, &snapshot).await?;
+            query.push((name, snapshot.into()));
+        }
     }
+    query.extend(args.path.map(|path| ("path", path)));
     let answer = client.get_query(&format!("/api/v1/sandboxes/{id}/diff"), &query).await?;
     if json {
         print::json(&answer)?;

@@ -27,7 +27,7 @@ pub async fn run(mut args: Args, client: &Client) -> Result<Exit, Failure> {
         return Err(Failure::Usage { problem });
     }
     let source = std::mem::take(&mut args.spec.source).send(client).await?;
-    let mut body = args.spec.into_json_with(args.kept);
+    let mut body = args.spec.into_json_with(args.kept)?;
     if let Some(source) = source {
         body["source"] = source;
     }

@@ -1,12 +1,10 @@
 //! `sandkeep exec`: prints the command's output as it arrives, and exits with its exit code.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Map, Value, json};
 
 use crate::cli::Format;
-use crate::cli::argument::pair;
 use crate::cli::awaited::{Awaited, Piped, told};
+use crate::cli::env_file::EnvArgs;
 use crate::cli::exec_args::ExecArgs;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
@@ -17,8 +15,8 @@ use sandkeep_client::{Client, ExecStarted};
 /// Run a command in a sandbox
 ///
 /// Prints the output as it arrives and exits with the command's exit code (128+n for signal n, 124 for a
-/// timeout, 137 for out of memory, 125 if Sandkeep itself failed). Ctrl-C disconnects and leaves the
-/// command running; with -it Ctrl-C goes to the command, which ends when the client disconnects.
+/// timeout, 137 for out of memory, 125 if Sandkeep itself failed). Ctrl-C disconnects, leaves the
+/// command running, and says how to follow or end it; with -it Ctrl-C goes to the command, which ends when the client disconnects.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Stream stdin to the command; with --json or -d stdin is read completely first, up to 5 MiB
@@ -30,9 +28,8 @@ pub struct Args {
     /// Allocate a terminal; with -i also connect this keyboard
     #[arg(long, short = 't', conflicts_with_all = ["json", "detach"])]
     tty: bool,
-    /// Environment variable for this command; repeatable
-    #[arg(long = "env", short = 'e', value_name = "NAME=VALUE", value_parser = pair)]
-    env: Vec<(String, String)>,
+    #[command(flatten)]
+    env: EnvArgs,
     #[command(flatten)]
     format: Format,
     /// Sandbox name, id or unique prefix of an id
@@ -54,7 +51,7 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
         return in_terminal(args, client, &path).await;
     }
     let piped = args.piped();
-    let awaited = Awaited { path: &path, execs: &path, body: body(args), piped };
+    let awaited = Awaited { path: &path, sandbox: &id, body: body(args)?, piped };
     match (detach, json) {
         (true, _) => awaited.detached(client).await,
         (false, true) => awaited.whole(client).await,
@@ -74,16 +71,16 @@ impl Args {
 }
 
 /// Starts the command in a terminal and attaches this one to it.
-async fn in_terminal(mut args: Args, client: &Client, path: &str) -> Result<Exit, Failure> {
+async fn in_terminal(args: Args, client: &Client, path: &str) -> Result<Exit, Failure> {
     let typing = if args.stdin { Typing::Yes } else { Typing::No };
     if typing == Typing::Yes {
         terminal::must_be_terminal("leave out -t to send it as it is")?;
     }
-    if !args.env.iter().any(|(name, _)| name == "TERM") {
-        args.env.extend(terminal::kind().map(|term| ("TERM".to_owned(), term)));
-    }
     let size = terminal::size();
-    let mut body = body(args);
+    let mut body = body(args)?;
+    if let Some(term) = terminal::kind().filter(|_| body["env"].get("TERM").is_none()) {
+        body["env"]["TERM"] = json!(term);
+    }
     body["terminal"] = json!({ "rows": size.rows, "cols": size.cols });
     body["stdin_open"] = json!(typing == Typing::Yes);
     let begun = client.post_query(path, &[("wait", "false")], &body).await;
@@ -102,8 +99,8 @@ async fn in_terminal(mut args: Args, client: &Client, path: &str) -> Result<Exit
     terminal::lend(client, socket?, typing).await
 }
 
-fn body(args: Args) -> Value {
-    let env: BTreeMap<String, String> = args.env.into_iter().collect();
+fn body(args: Args) -> Result<Value, Failure> {
+    let env = args.env.read()?;
     let timeout_ms = args.exec.timeout_ms();
     let mut body = Map::new();
     body.insert("argv".to_owned(), json!(args.command));
@@ -112,5 +109,5 @@ fn body(args: Args) -> Value {
     body.extend(args.exec.user.map(|user| ("user".to_owned(), json!(user))));
     body.extend(args.limits.into_json().map(|own| ("resources".to_owned(), own.into())));
     body.extend(timeout_ms.map(|ms| ("timeout_ms".to_owned(), json!(ms))));
-    Value::Object(body)
+    Ok(Value::Object(body))
 }

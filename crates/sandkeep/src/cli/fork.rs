@@ -18,7 +18,7 @@ use sandkeep_core::{SnapshotName, api::Forks};
 pub struct ForkArgs {
     /// Sandbox name, id or unique prefix of an id
     id: String,
-    /// Snapshot name or id [default: the current files]
+    /// Snapshot name, id or unique prefix of an id [default: the current files]
     #[arg(long, short = 's', value_name = "SNAPSHOT")]
     snapshot: Option<SnapshotName>,
     /// Name of the fork, if it is only one
@@ -39,7 +39,7 @@ pub async fn run(args: ForkArgs, client: &Client) -> Result<Exit, Failure> {
     let labels: BTreeMap<_, _> = args.labels.into_iter().collect();
     let mut body = json!({ "count": args.count, "labels": labels });
     if let Some(snapshot) = args.snapshot {
-        body["snapshot"] = json!(snapshot);
+        body["snapshot"] = json!(client.resolve_snapshot(&id, &snapshot).await?);
     }
     if let Some(name) = args.name {
         body["name"] = json!(name);

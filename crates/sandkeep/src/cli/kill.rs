@@ -4,23 +4,24 @@ use serde_json::json;
 
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use crate::cli::print;
 use sandkeep_client::Client;
 use sandkeep_core::Signal;
 
-/// Send a signal to an exec, or kill its process tree
+/// Send a signal to an exec or a process, or kill its process tree
 ///
-/// The signal goes to the first process of the exec. `--all` kills its whole process tree.
+/// The signal goes to the first process of the exec. `--all` kills its whole process tree. Prints the id of the exec.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Signal name or number [default: SIGTERM]
     #[arg(long, short = 's', value_name = "SIGNAL")]
     signal: Option<Signal>,
-    /// Kill the whole process tree
+    /// Kill the whole process tree, with SIGKILL
     #[arg(long, conflicts_with = "signal")]
     all: bool,
     /// Sandbox name, id or unique prefix of an id
     id: String,
-    /// Exec id or unique prefix
+    /// Exec id, process id or unique prefix
     exec: String,
 }
 
@@ -35,5 +36,6 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
             client.tell(&format!("{path}/signal"), &json!({ "signal": signal })).await?;
         }
     }
+    print::line(exec.as_str())?;
     Ok(Exit::Ok)
 }

@@ -1,31 +1,44 @@
-//! `sandkeep start`, `stop` and `resume`: verbs that take a sandbox and nothing else.
+//! `sandkeep start`, `stop` and `resume`: verbs that take sandboxes and nothing else.
 
 use serde_json::{Value, json};
 
+use crate::cli::Format;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
-use crate::cli::{Format, print, spinner};
+use crate::cli::several::{self, Chosen, Subjects};
 use sandkeep_client::Client;
-use sandkeep_core::Verb;
+use sandkeep_core::{State, Verb};
 
+/// Several sandboxes.
+#[derive(Debug, clap::Args)]
+pub struct SeveralArgs {
+    #[command(flatten)]
+    pub subjects: Subjects,
+    #[command(flatten)]
+    pub format: Format,
+}
+
+/// One sandbox.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Sandbox name, id or unique prefix of an id
-    id: String,
+    pub id: String,
     #[command(flatten)]
     format: Format,
 }
 
-pub async fn run(verb: Verb, args: Args, client: &Client) -> Result<Exit, Failure> {
-    let doing = match verb {
-        Verb::Stop => "stopping",
-        Verb::Resume => "resuming",
-        _ => "starting",
+pub async fn run(verb: Verb, args: SeveralArgs, client: &Client) -> Result<Exit, Failure> {
+    let (doing, states): (_, &[State]) = match verb {
+        Verb::Stop => ("stopping", &[State::Running, State::Paused]),
+        Verb::Resume => ("resuming", &[State::Paused]),
+        _ => ("starting", &[State::Stopped, State::Failed]),
     };
-    ask(&verb.to_string(), doing, args, &json!({}), client).await
+    let chosen = args.subjects.choose(states, client).await?;
+    several::ask(&verb.to_string(), doing, chosen, &json!({}), args.format, client).await?;
+    Ok(Exit::Ok)
 }
 
-/// Requests a verb and shows the sandbox afterwards.
+/// Requests a verb for one sandbox and shows the sandbox afterwards.
 pub async fn ask(
     verb: &str,
     doing: &'static str,
@@ -33,12 +46,7 @@ pub async fn ask(
     body: &Value,
     client: &Client,
 ) -> Result<Exit, Failure> {
-    let id = client.resolve(&args.id).await?;
-    let path = format!("/api/v1/sandboxes/{id}/{verb}");
-    let sandbox = spinner::during(doing, client.post(&path, body)).await?;
-    match args.format.json {
-        true => print::json(&sandbox)?,
-        false => print::line(id.as_str())?,
-    }
+    let chosen = Chosen::Named(vec![args.id]);
+    several::ask(verb, doing, chosen, body, args.format, client).await?;
     Ok(Exit::Ok)
 }

@@ -5,16 +5,17 @@ use serde_json::json;
 use crate::cli::argument::seconds;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
-use crate::cli::lifecycle;
+use crate::cli::{lifecycle, several};
 use sandkeep_client::Client;
+use sandkeep_core::State;
 
-/// Freeze all processes of a sandbox until `sandkeep resume`
+/// Freeze all processes of sandboxes until `sandkeep resume`
 ///
 /// Waits for running execs to end first. If they do not end in time, nothing is frozen and they are listed.
 #[derive(Debug, clap::Args)]
 pub struct PauseArgs {
     #[command(flatten)]
-    subject: lifecycle::Args,
+    subjects: lifecycle::SeveralArgs,
     /// Freeze running execs instead of waiting for them
     #[arg(long, short = 'f', conflicts_with = "drain")]
     force: bool,
@@ -29,5 +30,8 @@ pub async fn run(args: PauseArgs, client: &Client) -> Result<Exit, Failure> {
         (false, Some(secs)) => json!({ "drain_secs": secs }),
         (false, None) => json!({}),
     };
-    lifecycle::ask("pause", "pausing", args.subject, &body, client).await
+    let lifecycle::SeveralArgs { subjects, format } = args.subjects;
+    let chosen = subjects.choose(&[State::Running], client).await?;
+    several::ask("pause", "pausing", chosen, &body, format, client).await?;
+    Ok(Exit::Ok)
 }

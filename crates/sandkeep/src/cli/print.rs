@@ -63,6 +63,14 @@ pub fn wide_table<'a>(
     header: impl IntoIterator<Item = &'a str>,
     rows: impl Iterator<Item = Vec<String>>,
 ) -> Result<(), Failure> {
+    lines(header, rows).iter().try_for_each(|text| line(text))
+}
+
+/// The lines of a table.
+pub fn lines<'a>(
+    header: impl IntoIterator<Item = &'a str>,
+    rows: impl Iterator<Item = Vec<String>>,
+) -> Vec<String> {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(header);
     for row in rows {
@@ -71,5 +79,5 @@ pub fn wide_table<'a>(
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
     }
-    table.lines().try_for_each(|text| line(text.trim_end()))
+    table.lines().map(|text| text.trim_end().to_owned()).collect()
 }

@@ -1,4 +1,4 @@
-//! `sandkeep processes`.
+//! `sandkeep process ls`, also as `sandkeep processes`.
 
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
@@ -27,14 +27,19 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-fn row(shown: &Process) -> [String; 4] {
+/// Its status, and how it ended.
+pub fn status(shown: &Process) -> String {
     let process = &shown.process;
-    let status = match (process.exit_code, process.signal, process.outcome) {
+    match (process.exit_code, process.signal, process.outcome) {
         (Some(code), _, _) => format!("exited ({code})"),
         (_, Some(signal), _) => format!("exited (signal {signal})"),
         (_, _, Some(outcome)) => format!("exited ({})", outcome.as_str()),
         _ => words(process.status),
-    };
+    }
+}
+
+fn row(shown: &Process) -> [String; 4] {
+    let process = &shown.process;
     let address = shown.address.map_or("-".to_owned(), |address| address.to_string());
-    [process.id.to_string(), status, address, process.argv.join(" ")]
+    [process.id.to_string(), status(shown), address, process.argv.join(" ")]
 }

@@ -6,7 +6,7 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::{Format, print};
 use sandkeep_client::Client;
-use sandkeep_core::api::Reverted;
+use sandkeep_core::{SnapshotName, api::Reverted};
 
 /// Restore files and directories from a snapshot
 ///
@@ -16,9 +16,9 @@ use sandkeep_core::api::Reverted;
 pub struct RevertArgs {
     /// Sandbox name, id or unique prefix of an id
     id: String,
-    /// Snapshot name or id
+    /// Snapshot name, id or unique prefix of an id
     #[arg(long, value_name = "SNAPSHOT")]
-    to: String,
+    to: SnapshotName,
     /// Paths in the sandbox
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<String>,
@@ -28,7 +28,8 @@ pub struct RevertArgs {
 
 pub async fn run(args: RevertArgs, client: &Client) -> Result<Exit, Failure> {
     let id = client.resolve(&args.id).await?;
-    let body = json!({ "snapshot": args.to, "paths": args.paths });
+    let snapshot = client.resolve_snapshot(&id, &args.to).await?;
+    let body = json!({ "snapshot": snapshot, "paths": args.paths });
     let answer = client.post(&format!("/api/v1/sandboxes/{id}/revert"), &body).await?;
     if args.format.json {
         print::json(&answer)?;

@@ -1,73 +1,45 @@
 //! `sandkeep rm`.
 
-use std::collections::BTreeSet;
 use std::io::{BufRead, IsTerminal, Write};
 
 use serde_json::json;
 
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
-use crate::cli::filter::Filter;
-use crate::cli::{Format, print, spinner};
+use crate::cli::several::{self, Chosen, Subjects};
+use crate::cli::{Format, print};
 use sandkeep_client::Client;
 use sandkeep_core::SandboxId;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Sandbox names, ids or unique prefixes of ids
-    #[arg(required_unless_present = "all")]
-    ids: Vec<String>,
-    /// Destroy all your sandboxes, or those that match the filters below
-    #[arg(long, conflicts_with = "ids")]
-    all: bool,
+    #[command(flatten)]
+    pub subjects: Subjects,
     /// Do not ask for confirmation
     #[arg(long, short = 'y')]
     yes: bool,
-    #[command(flatten)]
-    pub filter: Filter,
     #[command(flatten)]
     format: Format,
 }
 
 pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
-    let ids: BTreeSet<String> = match args.all {
-        true => {
-            let found = client.sandboxes(&args.filter.query()).await?;
-            found.into_iter().map(|sandbox| String::from(sandbox.id)).collect()
-        }
-        false if args.filter.is_empty() => args.ids.into_iter().collect(),
-        false => {
-            let problem = "--label, --state and --project go with --all, not with ids".to_owned();
-            return Err(Failure::Usage { problem });
-        }
-    };
-    if args.all && !args.yes && !ids.is_empty() {
-        confirm(&ids)?;
+    let chosen = args.subjects.choose(&[], client).await?;
+    if let Chosen::Found(ids) = &chosen
+        && !args.yes
+        && !ids.is_empty()
+    {
+        confirm(ids.len())?;
     }
-    destroy_all(&ids, client, args.format).await
-}
-
-/// Destroys all that it can; one failure does not affect the others.
-async fn destroy_all(
-    ids: &BTreeSet<String>,
-    client: &Client,
-    format: Format,
-) -> Result<Exit, Failure> {
-    let mut destroyed = Vec::new();
-    for text in ids {
-        match spinner::during("destroying", destroy(client, text)).await {
-            Ok(id) => destroyed.push(id),
-            Err(failure) if ids.len() == 1 => return Err(failure),
-            Err(failure) => print::note(&failure.line()),
-        }
-    }
-    match format.json {
+    // One failure does not affect the others.
+    let destroy = |text: String| async move { destroy(client, &text).await };
+    let (destroyed, failed) = several::each(&chosen, "destroying", destroy).await?;
+    match args.format.json {
         true => print::json(&json!({ "destroyed": destroyed }))?,
         false => destroyed.iter().try_for_each(|id| print::line(id.as_str()))?,
     }
-    match ids.len() - destroyed.len() {
+    match failed {
         0 => Ok(Exit::Ok),
-        failed => Err(Failure::Some { failed, all: ids.len() }),
+        failed => Err(Failure::Some { failed, all: chosen.texts().len() }),
     }
 }
 
@@ -78,9 +50,9 @@ async fn destroy(client: &Client, text: &str) -> Result<SandboxId, Failure> {
 }
 
 /// Asks for confirmation on the terminal. A script must confirm by an option.
-fn confirm(ids: &BTreeSet<String>) -> Result<(), Failure> {
+fn confirm(count: usize) -> Result<(), Failure> {
     let stdin = std::io::stdin();
-    let what = match ids.len() {
+    let what = match count {
         1 => "1 sandbox and all it holds".to_owned(),
         count => format!("{count} sandboxes and all they hold"),
     };

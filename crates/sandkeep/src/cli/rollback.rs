@@ -15,7 +15,7 @@ use sandkeep_core::SnapshotName;
 pub struct RollbackArgs {
     #[command(flatten)]
     subject: lifecycle::Args,
-    /// Snapshot name or id
+    /// Snapshot name, id or unique prefix of an id
     #[arg(value_name = "SNAPSHOT")]
     snapshot: SnapshotName,
     /// Kill running execs instead of refusing
@@ -24,6 +24,10 @@ pub struct RollbackArgs {
 }
 
 pub async fn run(args: RollbackArgs, client: &Client) -> Result<Exit, Failure> {
-    let body = json!({ "snapshot": args.snapshot, "force": args.force });
-    lifecycle::ask("rollback", "rolling back", args.subject, &body, client).await
+    let RollbackArgs { mut subject, snapshot, force } = args;
+    let id = client.resolve(&subject.id).await?;
+    let snapshot = client.resolve_snapshot(&id, &snapshot).await?;
+    subject.id = id.into();
+    let body = json!({ "snapshot": snapshot, "force": force });
+    lifecycle::ask("rollback", "rolling back", subject, &body, client).await
 }

@@ -1,9 +1,10 @@
-//! `sandkeep run`: one command in a temporary sandbox, without a daemon.
+//! `sandkeep run`: one command in a temporary sandbox, of a daemon (`remote`) or without one.
 //!
 //! The broker and the sandbox end with this process, however it ends. Stdin, stdout, stderr and the exit code pass
 //! through as if the command had been started directly.
 
 pub(super) mod place;
+mod remote;
 pub(super) mod signals;
 
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use crate::cli::assemble::{self, Wanted};
 use crate::cli::exec_args::ExecArgs;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use crate::cli::publish::PublishArgs;
 use crate::cli::source_args::SourceArgs;
 use crate::cli::spec_args::SpecArgs;
 use crate::cli::{print, stdin};
@@ -24,7 +26,9 @@ use sandkeep_core::{HostPaths, Principal, SandboxId, SourceDraft, SpecDraft};
 use sandkeep_guestlink::{ExecEnd, ExecEvent, ExecutionInput, OutputStream, journal::StdinSource};
 use signals::Signals;
 
-/// Run one command in a throwaway sandbox, without a daemon
+/// Run one command in a throwaway sandbox
+///
+/// With --url (or SANDKEEP_URL) the sandbox is one of that daemon; without, no daemon is needed.
 ///
 /// Stdin, stdout, stderr and the exit code pass through (128+n for signal n, 124 for a timeout, 137 for out
 /// of memory, 125 if Sandkeep itself failed). The sandbox is destroyed when the command ends. The first Ctrl-C
@@ -37,12 +41,51 @@ pub struct Args {
     file: ConfigFile,
     #[command(flatten)]
     pub exec: ExecArgs,
+    #[command(flatten)]
+    kept: RemoteArgs,
     /// Command and arguments, after `--`
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<String>,
 }
 
+/// What only a sandbox of a daemon can have.
+#[derive(Clone, Debug, Default, clap::Args)]
+struct RemoteArgs {
+    /// Keep the sandbox when the command ends; needs a daemon
+    #[arg(long)]
+    keep: bool,
+    /// Name of the sandbox; needs a daemon
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    #[command(flatten)]
+    publish: PublishArgs,
+}
+
+impl RemoteArgs {
+    /// Refuses them where the sandbox ends with this process.
+    fn must_be_absent(&self) -> Result<(), Failure> {
+        let given = [
+            ("--keep", self.keep),
+            ("--name", self.name.is_some()),
+            ("--port", !self.publish.is_empty()),
+        ];
+        match given.iter().find(|(_, given)| *given) {
+            None => Ok(()),
+            Some((option, _)) => {
+                let problem = format!(
+                    "{option} needs a daemon: start one with `sandkeep serve`, and give its address with --url or \
+                     SANDKEEP_URL"
+                );
+                Err(Failure::Usage { problem })
+            }
+        }
+    }
+}
+
+pub use remote::run as run_remotely;
+
 pub async fn run(mut args: Args, around: &Surroundings) -> Result<Exit, Failure> {
+    args.kept.must_be_absent()?;
     let settings = config::load(args.file.config.as_deref(), &Flags::default(), around)?.settings;
     let mut signals = Signals::listen()?;
     let source = std::mem::take(&mut args.spec.source);
@@ -50,7 +93,7 @@ pub async fn run(mut args: Args, around: &Surroundings) -> Result<Exit, Failure>
         true => Input::Taken,
         false => Input::Passed,
     };
-    let draft = spec_draft(args.spec.into_json())?;
+    let draft = spec_draft(args.spec.into_json()?)?;
     let parent = std::env::temp_dir();
     place::sweep(&parent, &settings).await;
     let data = place::make(&parent)?;

@@ -165,7 +165,6 @@ async fn exec(args: ExecArgs, client: &Client) -> Result<Exit, Failure> {
     let id = client.resolve(&args.id).await?;
     let shell = client.resolve_shell(&id, &args.shell).await?;
     let path = format!("/api/v1/sandboxes/{id}/shells/{shell}/execs");
-    let execs = format!("/api/v1/sandboxes/{id}/execs");
     let mut body = json!({ "command": args.command.join(" ") });
     if let Some(timeout) = args.timeout {
         body["timeout_ms"] = json!(sandkeep_core::millis(timeout));
@@ -175,7 +174,7 @@ async fn exec(args: ExecArgs, client: &Client) -> Result<Exit, Failure> {
         (true, true) => Piped::AtOnce,
         (true, false) => Piped::AsItComes,
     };
-    let awaited = Awaited { path: &path, execs: &execs, body, piped };
+    let awaited = Awaited { path: &path, sandbox: &id, body, piped };
     match args.format.json {
         true => awaited.whole(client).await,
         false => awaited.live(client).await,

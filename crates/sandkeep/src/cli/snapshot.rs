@@ -125,9 +125,13 @@ pub async fn list(args: ListArgs, client: &Client) -> Result<Exit, Failure> {
 async fn rm(args: RmArgs, client: &Client) -> Result<Exit, Failure> {
     let id = client.resolve(&args.id).await?;
     let mut failed = 0;
-    for name in &args.snapshots {
-        match client.delete(&format!("/api/v1/sandboxes/{id}/snapshots/{name}")).await {
-            Ok(()) => print::line(name.as_str())?,
+    for text in &args.snapshots {
+        let deleted = async {
+            let name = client.resolve_snapshot(&id, text).await?;
+            client.delete_snapshot(&id, &name).await.map(|()| name)
+        };
+        match deleted.await {
+            Ok(name) => print::line(name.as_str())?,
             Err(error) if args.snapshots.len() == 1 => return Err(error.into()),
             Err(error) => {
                 print::note(&Failure::from(error).line());

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use crate::cli::argument::{pair, seconds};
+use crate::cli::env_file::EnvArgs;
+use crate::cli::failure::Failure;
 use crate::cli::source_args::SourceArgs;
 
 #[derive(Debug, clap::Args)]
@@ -21,9 +23,8 @@ pub struct SpecArgs {
     /// Label; repeatable
     #[arg(long = "label", short = 'l', value_name = "NAME=VALUE", value_parser = pair)]
     labels: Vec<(String, String)>,
-    /// Environment variable for all commands in the sandbox; repeatable
-    #[arg(long = "env", short = 'e', value_name = "NAME=VALUE", value_parser = pair)]
-    env: Vec<(String, String)>,
+    #[command(flatten)]
+    env: EnvArgs,
     /// Memory limit, in MiB
     #[arg(long, value_name = "MIB")]
     memory_mb: Option<u64>,
@@ -122,7 +123,7 @@ pub fn in_options(detail: &str) -> String {
 
 impl SpecArgs {
     /// The body of `POST /api/v1/sandboxes` without its `source`; omitted values are left to the daemon.
-    pub fn into_json(self) -> Value {
+    pub fn into_json(self) -> Result<Value, Failure> {
         let mut spec = Map::new();
         let limits = [
             ("memory_mb", self.memory_mb.map(Value::from)),
@@ -132,21 +133,22 @@ impl SpecArgs {
             ("disk_total_mb", self.disk_total_mb.map(Value::from)),
         ];
         let limits = given(limits);
+        let env = self.env.read()?;
         spec.extend(given([
             ("template", self.template.map(Value::from)),
             ("runtime", self.runtime.map(Value::from)),
             ("profile", self.profile.map(Value::from)),
             ("labels", object(self.labels)),
-            ("env", object(self.env)),
+            ("env", (!env.is_empty()).then(|| json!(env))),
             ("privilege", self.privilege.map(Value::from)),
             ("resources", (!limits.is_empty()).then_some(Value::Object(limits))),
         ]));
-        Value::Object(spec)
+        Ok(Value::Object(spec))
     }
 
     /// The same, with the options of a kept sandbox.
-    pub fn into_json_with(self, kept: KeptArgs) -> Value {
-        let mut spec = self.into_json();
+    pub fn into_json_with(self, kept: KeptArgs) -> Result<Value, Failure> {
+        let mut spec = self.into_json()?;
         let more = given([
             ("project", kept.project.map(Value::from)),
             ("name", kept.name.map(Value::from)),
@@ -158,7 +160,7 @@ impl SpecArgs {
             ("snapshot_tool_calls", kept.snapshot_tool_calls.map(Value::from)),
         ]);
         spec.as_object_mut().expect("it was made as an object").extend(more);
-        spec
+        Ok(spec)
     }
 }
 

@@ -82,11 +82,11 @@ fn what_follows_the_dashes_belongs_to_the_command() {
 #[test]
 fn create_asks_only_for_what_was_said() {
     let Command::Create(args) = command("sandkeep create") else { panic!() };
-    assert_eq!(args.spec.into_json(), json!({}));
+    assert_eq!(args.spec.into_json().expect("complete"), json!({}));
     let line = "sandkeep create --label a=1 --label b= --env P=x=y --memory-mb 64 --cpus 0.5 --privilege root";
     let Command::Create(args) = command(line) else { panic!() };
     assert_eq!(
-        args.spec.into_json(),
+        args.spec.into_json().expect("complete"),
         json!({
             "labels": { "a": "1", "b": "" },
             "env": { "P": "x=y" },
@@ -105,9 +105,9 @@ fn create_and_ensure_say_whose_it_is_and_for_how_long() {
         "timeout_secs": 1800, "idle_timeout_secs": 90, "on_timeout": "stop",
     });
     let Command::Create(args) = command(&format!("sandkeep create {options}")) else { panic!() };
-    assert_eq!(args.spec.into_json_with(args.kept), expected);
+    assert_eq!(args.spec.into_json_with(args.kept).expect("complete"), expected);
     let Command::Ensure(args) = command(&format!("sandkeep ensure {options}")) else { panic!() };
-    assert_eq!(args.spec.into_json_with(args.kept), expected);
+    assert_eq!(args.spec.into_json_with(args.kept).expect("complete"), expected);
 }
 
 #[test]
@@ -137,7 +137,8 @@ fn a_refusal_of_the_daemon_names_the_option_and_not_the_field() {
 fn what_create_sends_is_what_run_checks() {
     let Command::Create(args) = command("sandkeep create --pids 9 --label a=b") else { panic!() };
     let draft: sandkeep_core::SpecDraft =
-        serde_json::from_value(args.spec.into_json()).expect("it is the API's own form");
+        serde_json::from_value(args.spec.into_json().expect("complete"))
+            .expect("it is the API's own form");
     assert_eq!(draft.resources.and_then(|resources| resources.pids), Some(9));
 }
 

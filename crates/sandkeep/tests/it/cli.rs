@@ -1,5 +1,9 @@
 //! The commands as a person types them.
 
+mod processes;
+mod runs;
+mod several;
+
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
@@ -194,13 +198,24 @@ fn an_exec_i_whose_output_nobody_reads_ends_and_so_does_its_command() {
 fn ctrl_c_at_an_exec_leaves_the_command_running() {
     let daemon = daemon!();
     let id = daemon.create();
-    let (mut child, _stdin, mut stdout) =
-        piped(&daemon, &id, &["sh", "-c", "echo up; exec sleep 1001"]);
+    let mut exec = binary();
+    exec.env("SANDKEEP_URL", daemon.url());
+    exec.args(["exec", &id, "--", "sh", "-c", "echo up; exec sleep 1001"]);
+    exec.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = exec.spawn().expect("the binary runs");
+    let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
     let mut line = String::new();
     stdout.read_line(&mut line).expect("it has begun");
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
-    assert_eq!(child.wait().expect("it ends").signal(), Some(2));
+    let ended = child.wait_with_output().expect("it ends");
+    // A script that is interrupted ends as well.
+    assert_eq!(ended.status.signal(), Some(2));
+    let said = String::from_utf8_lossy(&ended.stderr);
+    let begun = json(&daemon, &["ps", &id, "--json"]);
+    let follow =
+        format!("sandkeep logs -f {id} {}", begun["items"][0]["exec_id"].as_str().unwrap());
+    assert!(said.contains(&follow), "{said}");
     assert_eq!(daemon.sh(&id, "pgrep -cx sleep").ok(), "1");
 }
 
