@@ -23,6 +23,7 @@ mod key_id;
 pub mod ledger;
 pub mod limits;
 mod moment;
+pub mod network;
 mod owner;
 mod port;
 mod process;
