@@ -29,7 +29,7 @@ mod verify;
 mod tests;
 
 pub use chain::{Hash, NotAHash};
-pub use log::{AuditLog, Bounds, Full, Head, OnFull, Options, Reads, Room};
+pub use log::{AuditLog, Bounds, Full, Head, OnFull, Options, Reads, RecordSpace};
 pub use ocsf::{OCSF_VERSION, to_ocsf};
 pub use reader::{Filter, Reader};
 pub use record::{Actor, Effect, Entry, GapReason, Outcome, Record, Request};

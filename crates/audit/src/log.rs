@@ -116,7 +116,7 @@ enum Role {
 /// Whose space a record takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Space {
-    /// That of the request, which has a [`Room`].
+    /// That of the request, which has a [`RecordSpace`].
     Promised,
     /// Its own: nothing of what was promised to others.
     Own,
@@ -149,11 +149,11 @@ struct Writer {
 }
 
 /// Space for the record of one request.
-pub struct Room {
+pub struct RecordSpace {
     log: Option<Arc<AuditLog>>,
 }
 
-impl Drop for Room {
+impl Drop for RecordSpace {
     fn drop(&mut self) {
         if let Some(log) = &self.log {
             log.writer().promised -= 1;
@@ -201,9 +201,9 @@ impl AuditLog {
     }
 
     /// Before a request that may change something. An error: it must not begin.
-    pub fn admit(self: &Arc<Self>) -> Result<Room, Full> {
+    pub fn admit(self: &Arc<Self>) -> Result<RecordSpace, Full> {
         if self.options.on_full == OnFull::Continue {
-            return Ok(Room { log: None });
+            return Ok(RecordSpace { log: None });
         }
         let mut writer = self.writer();
         self.with_tail(&mut writer, |writer, tail| {
@@ -211,7 +211,7 @@ impl AuditLog {
             tail.allocate(records * limits::AUDIT_RECORD_MAX_BYTES)
         })?;
         writer.promised += 1;
-        Ok(Room { log: Some(Arc::clone(self)) })
+        Ok(RecordSpace { log: Some(Arc::clone(self)) })
     }
 
     /// Writes a request down, or counts it with others. It survives the death of this process when this returns.

@@ -28,7 +28,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use daemon::OwnDaemon;
 use http::Connection;
-use place::Place;
+use place::BenchDir;
 use report::{Measure, Regime, Report, Samples};
 use runtimes::Contender;
 use sandkeep_core::limits::{BENCH_PAUSE, BENCH_ROUNDS_MAX, BENCH_SLOW_EVERY, BENCH_WARMUP_ROUNDS};
@@ -108,7 +108,7 @@ async fn asked_to_end() -> io::Result<()> {
 }
 
 fn measure(args: &BenchArgs, interrupted: &AtomicBool) -> Result<String, BenchError> {
-    let _place = Place::make().map_err(cannot("make a directory"))?;
+    let _place = BenchDir::make().map_err(cannot("make a directory"))?;
     let own = match args.address {
         Some(_) => None,
         None => {

@@ -14,9 +14,9 @@ const PREFIX: &str = "sandkeep-bench.";
 const DATA_PREFIX: &str = "sandkeep-run.";
 
 /// The directory of this process, removed on drop.
-pub struct Place;
+pub struct BenchDir;
 
-impl Place {
+impl BenchDir {
     pub fn make() -> io::Result<Self> {
         sweep(&parent());
         fs::create_dir_all(path())?;
@@ -24,7 +24,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for BenchDir {
     fn drop(&mut self) {
         if let Err(error) = remove(&path()) {
             eprintln!("{} is left behind: {error}", path().display());

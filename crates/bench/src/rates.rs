@@ -35,7 +35,7 @@ pub enum Taken {
 
 /// Takes all of them, in a running sandbox.
 pub fn all(address: SocketAddr, sandbox: &str) -> Vec<Rate> {
-    let place = Place { address, sandbox };
+    let place = Fixture { address, sandbox };
     vec![
         Rate {
             name: "stream",
@@ -114,12 +114,12 @@ impl Write for Counter {
     }
 }
 
-struct Place<'a> {
+struct Fixture<'a> {
     address: SocketAddr,
     sandbox: &'a str,
 }
 
-impl Place<'_> {
+impl Fixture<'_> {
     fn call(&self, method: &str, rest: &str, body: &str) -> io::Result<serde_json::Value> {
         let target = format!("/api/v1/sandboxes/{}/{rest}", self.sandbox);
         let answer = Connection::open(self.address)?.request(method, &target, body)?;

@@ -58,7 +58,7 @@ pub fn all(args: &ToolArgs, address: SocketAddr, sandbox: &str) -> Vec<Rate> {
         let taken = taken.unwrap_or_else(not_measured);
         Rate { name, meaning, unit, taken }
     };
-    let place = match Place::make(address, sandbox) {
+    let place = match Fixture::make(address, sandbox) {
         Ok(place) => place,
         Err(error) => return vec![rate("tools", "", "", Err(error))],
     };
@@ -73,13 +73,13 @@ pub fn all(args: &ToolArgs, address: SocketAddr, sandbox: &str) -> Vec<Rate> {
 }
 
 /// A sandbox, and a temporary directory of the host.
-struct Place<'a> {
+struct Fixture<'a> {
     address: SocketAddr,
     sandbox: &'a str,
     directory: PathBuf,
 }
 
-impl Drop for Place<'_> {
+impl Drop for Fixture<'_> {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.directory) {
             eprintln!("{} is left behind: {error}", self.directory.display());
@@ -87,7 +87,7 @@ impl Drop for Place<'_> {
     }
 }
 
-impl<'a> Place<'a> {
+impl<'a> Fixture<'a> {
     fn make(address: SocketAddr, sandbox: &'a str) -> io::Result<Self> {
         let directory = place::path().join(format!("tools-{}", SandboxId::random()));
         fs::create_dir(&directory)?;

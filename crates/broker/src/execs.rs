@@ -51,12 +51,12 @@ use pump::{PendingExec, Pump};
 use rejoin::Awaited;
 use stdin::Stdins;
 use terminals::Terminals;
-use watching::{DisconnectAction, Leash};
+use watching::{DisconnectAction, DisconnectGuard};
 
 pub(crate) use in_shell::{ShellCommand, exec_in_shell};
 pub use known::{ExecPage, ExecView};
 pub(crate) use own_limits::check as check_limits;
-pub(crate) use place::{Place, Wanted, as_asked};
+pub(crate) use place::{ExecContext, Wanted, as_asked};
 pub use stdin::StdinTurn;
 pub use watching::{Detached, ExecWatch};
 
@@ -229,7 +229,7 @@ pub struct Running {
     pub id: ExecId,
     pub input: ExecutionInput,
     guest: Arc<dyn Guest>,
-    leash: Option<Leash>,
+    leash: Option<DisconnectGuard>,
     /// `None` only during drop.
     pump: Option<Pump>,
 }
@@ -244,7 +244,8 @@ impl Running {
                 Some(DisconnectAction::CloseStdin(Arc::clone(pump.execs())))
             }
         };
-        let leash = leash.map(|w| Leash::new(pump.shared(), Arc::clone(pump.journal()), w));
+        let leash =
+            leash.map(|w| DisconnectGuard::new(pump.shared(), Arc::clone(pump.journal()), w));
         Self { id, input, guest, leash, pump: Some(pump) }
     }
 
@@ -378,7 +379,7 @@ pub(crate) fn request(
     }
     check(&draft)?;
     let wanted = Wanted { env: draft.env, cwd: draft.cwd, user: draft.user };
-    let Place { env, cwd, user } = Place::fill(&handle.meta().spec, wanted)?;
+    let ExecContext { env, cwd, user } = ExecContext::fill(&handle.meta().spec, wanted)?;
     let request = ExecRequest {
         id,
         argv: draft.argv,

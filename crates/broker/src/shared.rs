@@ -105,7 +105,7 @@ pub(super) struct Shared {
     pub names: NameIndex,
     /// Where doors write down who did what, if somebody keeps that.
     pub audit: OnceLock<Arc<AuditLog>>,
-    places: RwLock<Places>,
+    places: RwLock<Holders>,
     /// What is told of services outside.
     services: RwLock<Vec<Arc<dyn Service>>>,
 }
@@ -116,10 +116,10 @@ const ANSWERS: Shares = Shares {
 };
 
 /// Every sandbox of this node.
-type Places = HashMap<SandboxId, Place>;
+type Holders = HashMap<SandboxId, Holder>;
 
 /// Who is responsible for a sandbox. Only the holder of its entry touches it.
-enum Place {
+enum Holder {
     /// Reconcile is checking it.
     Claimed,
     Supervised(Arc<Handle>),
@@ -198,11 +198,11 @@ impl Shared {
 
     /// A lock is held for a look or one change of the map, never across an await, and nothing panics
     /// meanwhile; so a poisoned one is whole.
-    fn places(&self) -> RwLockReadGuard<'_, Places> {
+    fn places(&self) -> RwLockReadGuard<'_, Holders> {
         self.places.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn places_mut(&self) -> RwLockWriteGuard<'_, Places> {
+    fn places_mut(&self) -> RwLockWriteGuard<'_, Holders> {
         self.places.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -243,8 +243,8 @@ impl Shared {
     /// The sandbox, whoever owns it, if it has a supervisor.
     pub fn supervised(&self, id: &SandboxId) -> Option<Arc<Handle>> {
         match self.places().get(id) {
-            Some(Place::Supervised(handle)) => Some(Arc::clone(handle)),
-            Some(Place::Claimed) | None => None,
+            Some(Holder::Supervised(handle)) => Some(Arc::clone(handle)),
+            Some(Holder::Claimed) | None => None,
         }
     }
 
@@ -254,9 +254,9 @@ impl Shared {
     }
 
     pub fn handles(&self) -> Vec<Arc<Handle>> {
-        let supervised = |place: &Place| match place {
-            Place::Supervised(handle) => Some(Arc::clone(handle)),
-            Place::Claimed => None,
+        let supervised = |place: &Holder| match place {
+            Holder::Supervised(handle) => Some(Arc::clone(handle)),
+            Holder::Claimed => None,
         };
         self.places().values().filter_map(supervised).collect()
     }
@@ -281,8 +281,9 @@ impl Shared {
         if places.len() + handles.len() > limit {
             return Err(Error::LimitReached { what: "sandboxes", limit });
         }
-        let taken =
-            handles.iter().map(|handle| (handle.id.clone(), Place::Supervised(Arc::clone(handle))));
+        let taken = handles
+            .iter()
+            .map(|handle| (handle.id.clone(), Holder::Supervised(Arc::clone(handle))));
         places.extend(taken);
         drop(places);
         handles.iter().for_each(|handle| self.index_names(handle));
@@ -293,16 +294,16 @@ impl Shared {
     pub fn claim(&self, id: &SandboxId) -> bool {
         match self.places_mut().entry(id.clone()) {
             Entry::Vacant(place) => {
-                place.insert(Place::Claimed);
+                place.insert(Holder::Claimed);
                 true
             }
             Entry::Occupied(mut place) => match place.get() {
                 // Its supervisor ended without releasing it: it crashed.
-                Place::Supervised(handle) if handle.inbox.is_closed() => {
-                    place.insert(Place::Claimed);
+                Holder::Supervised(handle) if handle.inbox.is_closed() => {
+                    place.insert(Holder::Claimed);
                     true
                 }
-                Place::Supervised(_) | Place::Claimed => false,
+                Holder::Supervised(_) | Holder::Claimed => false,
             },
         }
     }
@@ -310,7 +311,7 @@ impl Shared {
     /// Registers a supervisor for a claimed sandbox.
     pub fn supervise(&self, handle: Arc<Handle>) {
         self.index_names(&handle);
-        self.places_mut().insert(handle.id.clone(), Place::Supervised(handle));
+        self.places_mut().insert(handle.id.clone(), Holder::Supervised(handle));
     }
 
     fn index_names(&self, handle: &Handle) {

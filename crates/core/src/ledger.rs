@@ -46,13 +46,13 @@ pub struct Shares {
 }
 
 /// Checks whether the disk has room for this many more bytes.
-type Room = Box<dyn Fn(u64) -> Result<(), Over> + Send + Sync>;
+type SpaceCheck = Box<dyn Fn(u64) -> Result<(), Over> + Send + Sync>;
 
 /// The reserved bytes, by organization and by user.
 pub struct Ledger {
     what: &'static str,
     shares: Shares,
-    room: Room,
+    room: SpaceCheck,
     held: Mutex<HashMap<Account, u64>>,
 }
 

@@ -68,7 +68,7 @@ impl Purpose {
 /// Where the files of a sandbox are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Keeper {
+pub enum FileLocation {
     /// In the storage, on a volume.
     #[default]
     Storage,
@@ -76,7 +76,7 @@ pub enum Keeper {
     Runtime,
 }
 
-impl Keeper {
+impl FileLocation {
     fn is_storage(&self) -> bool {
         *self == Self::Storage
     }
@@ -104,8 +104,8 @@ pub struct Spec {
     /// Whether a snapshot is taken after each tool call that may have changed files.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     snapshot_tool_calls: bool,
-    #[serde(default, skip_serializing_if = "Keeper::is_storage")]
-    keeper: Keeper,
+    #[serde(default, skip_serializing_if = "FileLocation::is_storage")]
+    keeper: FileLocation,
 }
 
 impl Spec {
@@ -169,12 +169,12 @@ impl Spec {
         self.purpose
     }
 
-    pub fn keeper(&self) -> Keeper {
+    pub fn keeper(&self) -> FileLocation {
         self.keeper
     }
 
     /// The same, with another keeper of its files.
-    pub fn kept_by(self, keeper: Keeper) -> Self {
+    pub fn kept_by(self, keeper: FileLocation) -> Self {
         Self { keeper, ..self }
     }
 
@@ -320,7 +320,7 @@ impl SpecDraft {
             source: self.source.as_ref().map(SourceDraft::check).transpose()?,
             purpose: Purpose::Use,
             snapshot_tool_calls: self.snapshot_tool_calls.unwrap_or_default(),
-            keeper: Keeper::default(),
+            keeper: FileLocation::default(),
         })
     }
 }

@@ -14,22 +14,22 @@
 
 pub mod audit;
 pub mod body;
+mod connection_slots;
 pub mod correlation;
 pub mod credential;
 mod dialect;
 pub mod frames;
 mod gate;
-mod leash;
 mod listen;
 pub mod long_answer;
 pub mod message;
 mod observe;
 mod origins;
 pub mod path;
-mod places;
 pub mod query;
 mod reception;
 mod refusal;
+mod stream_lease;
 pub mod tls;
 pub mod trace;
 pub mod who;

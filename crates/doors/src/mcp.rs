@@ -142,9 +142,9 @@ impl Failure {
 }
 
 /// Refusals in the words of the REST API; every request counts against the caller's rate limit.
-struct Words;
+struct McpDialect;
 
-impl Dialect for Words {
+impl Dialect for McpDialect {
     fn name(&self) -> &'static str {
         "mcp"
     }
@@ -174,7 +174,7 @@ pub fn door(kit: &Kit, ports: &Arc<PortDoor>) -> Router {
     let server = move || Ok(mcp.clone());
     let service =
         StreamableHttpService::new(server, Arc::new(NeverSessionManager::default()), config);
-    kit.door(Words, Router::new().route_service(PATH, service))
+    kit.door(McpDialect, Router::new().route_service(PATH, service))
 }
 
 /// The span of the caller's HTTP request, because rmcp serves the call in another task.

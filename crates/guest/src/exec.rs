@@ -115,7 +115,7 @@ pub enum Heard {
 pub struct AgainstTheRules;
 
 /// The process environment of a shell's commands.
-pub struct Place {
+pub struct ShellProcess {
     pub pid: pid_t,
     pub leaf_name: String,
 }
@@ -182,7 +182,7 @@ impl Exec {
     }
 
     /// A command that waits for its turn in a shell.
-    pub fn waiting(request: &guest_proto::ShellExec, shell: Id, place: Place) -> Self {
+    pub fn waiting(request: &guest_proto::ShellExec, shell: Id, place: ShellProcess) -> Self {
         let in_shell = InShell { shell, fate: Fate::Kept, skipped: Offsets::default() };
         Self {
             exec_id: request.exec_id.clone(),

@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use rustix::fs::{CWD, Gid, Mode, OFlags, ResolveFlags, Uid, mkdirat, openat, openat2, symlinkat};
 
 use super::identity::is_not_there;
-use super::{Found, Template, host_name};
+use super::{Contains, Template, host_name};
 use sandkeep_core::{Privilege, SandboxId};
 use sandkeep_storage::StorageError;
 use sandkeep_tree::{Bind, Ids, Root};
@@ -97,10 +97,10 @@ impl Template for HostTemplate {
         Arc::clone(&self.binds)
     }
 
-    fn has_program(&self, name: &str) -> Found {
+    fn has_program(&self, name: &str) -> Contains {
         match Path::new("/usr/bin").join(name).exists() {
-            true => Found::Yes,
-            false => Found::No,
+            true => Contains::Yes,
+            false => Contains::No,
         }
     }
 

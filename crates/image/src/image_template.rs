@@ -20,7 +20,7 @@ use rustix::io::Errno;
 
 use super::identity::is_not_there;
 use super::workdir::take_over;
-use super::{Found, Template, host, host_name};
+use super::{Contains, Template, host, host_name};
 use sandkeep_core::{Privilege, SandboxId};
 use sandkeep_storage::StorageError;
 use sandkeep_tree::{Bind, Ids, MOUNT_POINTS, OPAQUE, Root, is_whiteout};
@@ -56,11 +56,11 @@ impl Template for ImageTemplate {
         self.over.as_ref().map_or_else(|| Arc::new([]) as Arc<[Bind]>, |over| over.binds())
     }
 
-    fn has_program(&self, name: &str) -> Found {
+    fn has_program(&self, name: &str) -> Contains {
         match self.over.as_ref().map(|over| over.has_program(name)) {
-            Some(Found::Yes) => Found::Yes,
+            Some(Contains::Yes) => Contains::Yes,
             // Its layers may contain it.
-            Some(Found::No | Found::Unknown) | None => Found::Unknown,
+            Some(Contains::No | Contains::Unknown) | None => Contains::Unknown,
         }
     }
 

@@ -53,9 +53,9 @@ pub struct Target<'a> {
 /// Called before each write to check the space: this many bytes, this many files. A refusal becomes
 /// [`LayerError::Write`].
 #[derive(Clone)]
-pub struct Room(Arc<dyn Fn(u64, u64) -> io::Result<()> + Send + Sync>);
+pub struct SpaceCheck(Arc<dyn Fn(u64, u64) -> io::Result<()> + Send + Sync>);
 
-impl Room {
+impl SpaceCheck {
     pub fn asking(whom: impl Fn(u64, u64) -> io::Result<()> + Send + Sync + 'static) -> Self {
         Self(Arc::new(whom))
     }
@@ -70,9 +70,9 @@ impl Room {
     }
 }
 
-impl std::fmt::Debug for Room {
+impl std::fmt::Debug for SpaceCheck {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Room")
+        f.write_str("SpaceCheck")
     }
 }
 
@@ -174,7 +174,7 @@ pub fn apply(
     blob: impl Read + Send + 'static,
     diff_id: &Digest,
     target: &Target<'_>,
-    room: &Room,
+    room: &SpaceCheck,
     progress: &Progress,
 ) -> Result<Applied, LayerError> {
     let archive = decoded(blob)?;
@@ -218,7 +218,7 @@ pub fn unpack(
     root: BorrowedFd<'_>,
     ids: Ids,
     owner: FileOwner,
-    room: &Room,
+    room: &SpaceCheck,
 ) -> Result<Applied, LayerError> {
     let archive = decoded(blob)?;
     let progress = Progress::unheard();

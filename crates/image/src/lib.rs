@@ -27,7 +27,7 @@ pub use workdir::make_workdir;
 
 /// Whether a template contains something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum Contains {
     Yes,
     No,
     /// Nobody has checked.
@@ -45,7 +45,7 @@ pub trait Template: Send + Sync {
     fn binds(&self) -> Arc<[Bind]>;
 
     /// Whether a sandbox of this template has a program with this name.
-    fn has_program(&self, name: &str) -> Found;
+    fn has_program(&self, name: &str) -> Contains;
 
     /// The default privilege of a sandbox.
     fn default_privilege(&self) -> Privilege;

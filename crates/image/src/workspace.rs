@@ -16,7 +16,7 @@ use super::layer::LayerError;
 
 pub use super::layer::FileOwner;
 pub use copy::{Copied, copy};
-pub use place::Place;
+pub use place::WorkspaceDir;
 
 #[derive(Debug, thiserror::Error)]
 pub enum WorkspaceError {

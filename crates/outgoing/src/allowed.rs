@@ -9,13 +9,13 @@ use serde::{Serialize, Serializer};
 /// A destination that may be called although its address is not public.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allowed {
-    place: Place,
+    place: Destination,
     /// `None` means every port.
     port: Option<u16>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
+enum Destination {
     /// Lower case; whatever its address is.
     Host(String),
     Network {
@@ -36,8 +36,8 @@ impl Allowed {
     /// Whether it covers a host, as named in a URL, with this address and port.
     pub(super) fn covers(&self, host: &str, address: IpAddr, port: u16) -> bool {
         let here = match &self.place {
-            Place::Host(name) => name == host,
-            Place::Network { address: network, prefix } => is_in(address, *network, *prefix),
+            Destination::Host(name) => name == host,
+            Destination::Network { address: network, prefix } => is_in(address, *network, *prefix),
         };
         here && self.port.is_none_or(|only| only == port)
     }
@@ -65,7 +65,7 @@ impl FromStr for Allowed {
         if let Some((address, prefix)) = text.split_once('/') {
             let address: IpAddr = address.parse().map_err(|_| invalid())?;
             let prefix: u8 = prefix.parse().map_err(|_| invalid())?;
-            let place = Place::Network { address, prefix };
+            let place = Destination::Network { address, prefix };
             return match prefix <= bits(address) {
                 true => Ok(Self { place, port: None }),
                 false => Err(invalid()),
@@ -73,8 +73,8 @@ impl FromStr for Allowed {
         }
         let (host, port) = split_port(text).ok_or_else(invalid)?;
         let place = match host.trim_matches(['[', ']']).parse::<IpAddr>() {
-            Ok(address) => Place::Network { address, prefix: bits(address) },
-            Err(_) if is_name(host) => Place::Host(host.to_ascii_lowercase()),
+            Ok(address) => Destination::Network { address, prefix: bits(address) },
+            Err(_) if is_name(host) => Destination::Host(host.to_ascii_lowercase()),
             Err(_) => return Err(invalid()),
         };
         Ok(Self { place, port })
@@ -108,14 +108,14 @@ fn is_name(host: &str) -> bool {
 impl fmt::Display for Allowed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            Place::Host(name) => f.write_str(name)?,
-            Place::Network { address, prefix } if *prefix < bits(*address) => {
+            Destination::Host(name) => f.write_str(name)?,
+            Destination::Network { address, prefix } if *prefix < bits(*address) => {
                 write!(f, "{address}/{prefix}")?;
             }
-            Place::Network { address: IpAddr::V6(v6), .. } if self.port.is_some() => {
+            Destination::Network { address: IpAddr::V6(v6), .. } if self.port.is_some() => {
                 write!(f, "[{v6}]")?;
             }
-            Place::Network { address, .. } => write!(f, "{address}")?,
+            Destination::Network { address, .. } => write!(f, "{address}")?,
         }
         self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
     }

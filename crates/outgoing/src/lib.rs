@@ -3,7 +3,7 @@
 //! ```text
 //! URL ──▶ scheme      https, or http that stays on this machine
 //!     ──▶ resolve     once; every address is public, allowed, or configured
-//!     ──▶ Admitted    the URL with those addresses
+//!     ──▶ CheckedUrl    the URL with those addresses
 //!     ──▶ client      connects to those addresses and no others: no proxy, no redirect, no second lookup
 //! ```
 //!
@@ -118,7 +118,7 @@ const PEM_LINE: usize = 64;
 
 /// An admitted URL, and its addresses.
 #[derive(Clone, Debug)]
-pub struct Admitted {
+pub struct CheckedUrl {
     url: Url,
     addresses: Vec<SocketAddr>,
     allowed: bool,
@@ -165,7 +165,7 @@ impl Outgoing {
     }
 
     /// Resolves a URL and checks whether it may be called.
-    pub async fn admit(&self, url: &Url, chosen: Chosen) -> Result<Admitted, OutgoingError> {
+    pub async fn admit(&self, url: &Url, chosen: Chosen) -> Result<CheckedUrl, OutgoingError> {
         encrypted(url)?;
         let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_ascii_lowercase();
         let port = url.port_or_known_default().unwrap_or_default();
@@ -180,7 +180,7 @@ impl Outgoing {
             Some(address) => Err(OutgoingError::NotPublic { host, address }),
             None => {
                 let allowed = addresses.iter().all(|to| self.allows(&host, to.ip(), port));
-                Ok(Admitted { url: url.clone(), addresses, allowed, roots: self.roots.clone() })
+                Ok(CheckedUrl { url: url.clone(), addresses, allowed, roots: self.roots.clone() })
             }
         }
     }
@@ -213,7 +213,7 @@ async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, OutgoingError
     }
 }
 
-impl Admitted {
+impl CheckedUrl {
     pub fn url(&self) -> &Url {
         &self.url
     }

@@ -9,7 +9,7 @@ async fn admitted(
     outgoing: &Outgoing,
     text: &str,
     chosen: Chosen,
-) -> Result<Admitted, OutgoingError> {
+) -> Result<CheckedUrl, OutgoingError> {
     outgoing.admit(&url(text).expect("a URL"), chosen).await
 }
 

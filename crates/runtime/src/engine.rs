@@ -37,7 +37,9 @@ use async_trait::async_trait;
 use tokio::sync::OwnedMutexGuard;
 
 use super::grouped::{self, HostResources};
-use super::{Capabilities, Death, Files, Found, Lifetime, Plan, Runtime, RuntimeError, Stats};
+use super::{
+    Capabilities, Death, Files, FoundSandbox, Lifetime, Plan, Runtime, RuntimeError, Stats,
+};
 use container::labels;
 pub use container::{Access, Bound, Container, seccomp};
 use live::Contained;
@@ -107,7 +109,7 @@ pub trait Engine: Send + Sync + 'static {
 }
 
 /// The state of one sandbox. Holding its lock gives exclusive access to its container.
-type Place = Option<Arc<Contained>>;
+type ContainerSlot = Option<Arc<Contained>>;
 
 pub struct EngineRuntime<E> {
     shared: Arc<Shared<E>>,
@@ -118,7 +120,7 @@ struct Shared<E> {
     host_resources: Arc<HostResources>,
     /// The instance whose containers are ours.
     instance: String,
-    places: Mutex<HashMap<SandboxId, Arc<tokio::sync::Mutex<Place>>>>,
+    places: Mutex<HashMap<SandboxId, Arc<tokio::sync::Mutex<ContainerSlot>>>>,
 }
 
 impl<E: Engine> EngineRuntime<E> {
@@ -140,7 +142,7 @@ impl<E: Engine> EngineRuntime<E> {
     async fn to_its_end<T, F>(
         &self,
         id: &SandboxId,
-        work: impl FnOnce(Arc<Shared<E>>, OwnedMutexGuard<Place>) -> F,
+        work: impl FnOnce(Arc<Shared<E>>, OwnedMutexGuard<ContainerSlot>) -> F,
     ) -> Result<T, RuntimeError>
     where
         T: Send + 'static,
@@ -169,7 +171,7 @@ impl<E: Engine> Shared<E> {
         move |error| failed(io::Error::other(error))
     }
 
-    fn place(&self, id: &SandboxId) -> Arc<tokio::sync::Mutex<Place>> {
+    fn place(&self, id: &SandboxId) -> Arc<tokio::sync::Mutex<ContainerSlot>> {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(places.entry(id.clone()).or_default())
     }
@@ -179,7 +181,7 @@ impl<E: Engine> Shared<E> {
     }
 
     /// The sandbox if it is running, whoever started it.
-    async fn live(&self, id: &SandboxId) -> Result<Place, RuntimeError> {
+    async fn live(&self, id: &SandboxId) -> Result<ContainerSlot, RuntimeError> {
         let mut place = self.place(id).lock_owned().await;
         self.find(id, &mut place).await
     }
@@ -196,7 +198,11 @@ impl<E: Engine> Shared<E> {
         }
     }
 
-    async fn find(&self, id: &SandboxId, place: &mut Place) -> Result<Place, RuntimeError> {
+    async fn find(
+        &self,
+        id: &SandboxId,
+        place: &mut ContainerSlot,
+    ) -> Result<ContainerSlot, RuntimeError> {
         if let Some(known) = place.as_ref().filter(|known| !known.is_over()) {
             return Ok(Some(Arc::clone(known)));
         }
@@ -215,7 +221,7 @@ impl<E: Engine> Shared<E> {
     }
 
     /// Takes over a container that an earlier daemon started, possibly in its last moment.
-    async fn adopt(&self, id: &SandboxId, container: &str, pid: u32) -> io::Result<Place> {
+    async fn adopt(&self, id: &SandboxId, container: &str, pid: u32) -> io::Result<ContainerSlot> {
         let home = self.host_resources.home(id);
         let HomeState::Known(meta) = home.read() else {
             return Err(io::Error::other("its home does not say what it may use"));
@@ -250,7 +256,7 @@ impl<E: Engine> Shared<E> {
         self.engine.create(&container).await.map_err(self.refused("create its container"))
     }
 
-    async fn start(&self, plan: &Plan, place: &mut Place) -> Result<(), RuntimeError> {
+    async fn start(&self, plan: &Plan, place: &mut ContainerSlot) -> Result<(), RuntimeError> {
         if self.find(&plan.id, place).await?.is_some() {
             return Ok(());
         }
@@ -320,7 +326,7 @@ impl<E: Engine> Shared<E> {
     }
 
     /// Kills every process. The container stays.
-    async fn kill(&self, id: &SandboxId, place: &mut Place) -> Result<(), RuntimeError> {
+    async fn kill(&self, id: &SandboxId, place: &mut ContainerSlot) -> Result<(), RuntimeError> {
         if let Some(live) = self.find(id, place).await? {
             live.kill().await.map_err(self.failed("kill its guest"))?;
             self.wait_until_it_rests(id).await?;
@@ -328,7 +334,7 @@ impl<E: Engine> Shared<E> {
         Ok(())
     }
 
-    async fn destroy(&self, id: &SandboxId, place: &mut Place) -> Result<(), RuntimeError> {
+    async fn destroy(&self, id: &SandboxId, place: &mut ContainerSlot) -> Result<(), RuntimeError> {
         match self.inspect(id).await? {
             Some(there) if self.is_ours(&there, id) => {}
             Some(_) | None => return Ok(()),
@@ -429,14 +435,14 @@ impl<E: Engine> Runtime for EngineRuntime<E> {
         }
     }
 
-    async fn list(&self) -> Result<Vec<Found>, RuntimeError> {
+    async fn list(&self) -> Result<Vec<FoundSandbox>, RuntimeError> {
         let listed = self.shared.engine.list(labels::INSTANCE, &self.shared.instance).await;
         let mut found = Vec::new();
         for container in listed.map_err(self.shared.refused("list containers"))? {
             // Without all of its labels its owner is unknown.
             let Some((id, labels)) = labels::read(&container.labels) else { continue };
             let running = container.running && self.shared.seems_alive(&id).await;
-            found.push(Found { id, labels, running });
+            found.push(FoundSandbox { id, labels, running });
         }
         Ok(found)
     }

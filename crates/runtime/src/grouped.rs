@@ -24,7 +24,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use super::{Capabilities, Death, Files, Found, Plan, Runtime, RuntimeError, Stats};
+use super::{Capabilities, Death, Files, FoundSandbox, Plan, Runtime, RuntimeError, Stats};
 use sandkeep_core::SandboxId;
 use sandkeep_guestlink::{
     Guest, GuestClient,
@@ -32,8 +32,8 @@ use sandkeep_guestlink::{
 };
 use sandkeep_home::HomeState;
 use sandkeep_sys::{
-    cgroup::{Controllers, Place},
-    launcher::Standing,
+    cgroup::{Controllers, GroupPlacement},
+    launcher::LauncherRights,
     pidfd,
 };
 use sandkeep_tree::RootKind;
@@ -60,8 +60,8 @@ pub trait Starter: Send + Sync {
     fn capabilities(&self, limits: Controllers) -> Capabilities;
 
     /// Which of the sandbox's groups its processes are in.
-    fn place(&self) -> Place {
-        Place::Beside
+    fn place(&self) -> GroupPlacement {
+        GroupPlacement::Beside
     }
 
     /// Starts the guest of a sandbox that is not running, in the groups created for it. When this returns, the guest's
@@ -270,7 +270,7 @@ impl<S: Starter> Runtime for GroupedRuntime<S> {
         }
     }
 
-    async fn list(&self) -> Result<Vec<Found>, RuntimeError> {
+    async fn list(&self) -> Result<Vec<FoundSandbox>, RuntimeError> {
         let names = self.host_resources.cgroups().sandboxes();
         let mut found = Vec::new();
         for name in names.map_err(self.failed("list control groups"))? {
@@ -281,7 +281,7 @@ impl<S: Starter> Runtime for GroupedRuntime<S> {
                 continue;
             }
             let running = self.live(&id)?.is_some();
-            found.push(Found { id, labels: meta.labels(), running });
+            found.push(FoundSandbox { id, labels: meta.labels(), running });
         }
         Ok(found)
     }
@@ -318,10 +318,10 @@ pub fn capabilities(limits: Controllers) -> Capabilities {
 }
 
 /// The same for a daemon of this standing: a non-root daemon has only a single id to give.
-pub fn capabilities_of(standing: Standing, limits: Controllers) -> Capabilities {
+pub fn capabilities_of(standing: LauncherRights, limits: Controllers) -> Capabilities {
     Capabilities {
-        own_id_range: standing == Standing::Root,
-        any_user: standing == Standing::Root,
+        own_id_range: standing == LauncherRights::Root,
+        any_user: standing == LauncherRights::Root,
         ..capabilities(limits)
     }
 }

@@ -35,7 +35,7 @@ use sandkeep_guestlink::{
     leaf::{LeafPool, NoLeaves},
 };
 use sandkeep_sys::{
-    cgroup::{Controllers, Place},
+    cgroup::{Controllers, GroupPlacement},
     launcher::Lifeline,
     pidfd,
     stage::{BUNDLE, Dev, Identity, Meeting, ROOT, STATE, Stage},
@@ -230,8 +230,8 @@ impl Starter for Gvisor {
         }
     }
 
-    fn place(&self) -> Place {
-        Place::Within
+    fn place(&self) -> GroupPlacement {
+        GroupPlacement::Within
     }
 
     async fn start(

@@ -11,7 +11,8 @@ use tokio::sync::Mutex;
 use tracing::info;
 
 use super::{
-    Capabilities, Death, Files, Found, MissingRuntime, Plan, Runtime, RuntimeError, Stats, Usable,
+    Capabilities, Death, Files, FoundSandbox, MissingRuntime, Plan, Runtime, RuntimeError, Stats,
+    Usable,
 };
 use sandkeep_core::SandboxId;
 use sandkeep_guestlink::Guest;
@@ -111,7 +112,7 @@ impl Runtime for LateRuntime {
         self.present().wait(id).await
     }
 
-    async fn list(&self) -> Result<Vec<Found>, RuntimeError> {
+    async fn list(&self) -> Result<Vec<FoundSandbox>, RuntimeError> {
         self.present().list().await
     }
 

@@ -179,7 +179,7 @@ pub enum Lifetime {
 
 /// A sandbox that a runtime knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundSandbox {
     pub id: SandboxId,
     pub labels: Labels,
     pub running: bool,
@@ -273,7 +273,7 @@ pub trait Runtime: Send + Sync {
     async fn wait(&self, id: &SandboxId) -> Death;
 
     /// All sandboxes of this instance whose full labels can be recovered, running or not.
-    async fn list(&self) -> Result<Vec<Found>, RuntimeError>;
+    async fn list(&self) -> Result<Vec<FoundSandbox>, RuntimeError>;
 
     async fn stats(&self, id: &SandboxId) -> Result<Stats, RuntimeError>;
 

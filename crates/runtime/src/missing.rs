@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Capabilities, Death, Files, Found, Plan, Runtime, RuntimeError, Stats, Usable};
+use super::{Capabilities, Death, Files, FoundSandbox, Plan, Runtime, RuntimeError, Stats, Usable};
 use sandkeep_core::SandboxId;
 use sandkeep_guestlink::Guest;
 
@@ -65,7 +65,7 @@ impl Runtime for MissingRuntime {
         Death { reason: format!("runtime {} is not usable here: {}", self.name, self.reason) }
     }
 
-    async fn list(&self) -> Result<Vec<Found>, RuntimeError> {
+    async fn list(&self) -> Result<Vec<FoundSandbox>, RuntimeError> {
         Ok(Vec::new())
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::watch;
 
-use super::{Capabilities, Death, Files, Found, Plan, Runtime, RuntimeError, Stats};
+use super::{Capabilities, Death, Files, FoundSandbox, Plan, Runtime, RuntimeError, Stats};
 use guest::{MockGuest, Shutdown};
 use sandkeep_core::{Labels, SandboxId};
 use sandkeep_guestlink::Guest;
@@ -150,11 +150,11 @@ impl Runtime for MockRuntime {
         }
     }
 
-    async fn list(&self) -> Result<Vec<Found>, RuntimeError> {
+    async fn list(&self) -> Result<Vec<FoundSandbox>, RuntimeError> {
         let world = self.world();
         let ours = world.iter().filter(|(_, machine)| machine.labels.instance == self.instance);
         Ok(ours
-            .map(|(id, machine)| Found {
+            .map(|(id, machine)| FoundSandbox {
                 id: id.clone(),
                 labels: machine.labels.clone(),
                 running: matches!(*machine.life.borrow(), Life::Up(_)),

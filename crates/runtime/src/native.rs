@@ -20,8 +20,8 @@ use super::grouped::{
 };
 use super::{Capabilities, Plan, RuntimeError};
 use sandkeep_sys::{
-    cgroup::{Controllers, Place},
-    launcher::{Launch, LaunchError, Launched, Launcher, Means, Standing},
+    cgroup::{Controllers, GroupPlacement},
+    launcher::{Launch, LaunchError, Launched, Launcher, LauncherRights, Means},
 };
 
 /// User namespaces to prepare for the next sandboxes.
@@ -31,7 +31,7 @@ const LAUNCH_TRIES: usize = 2;
 
 pub struct Native {
     launcher: Arc<Launcher>,
-    standing: Standing,
+    standing: LauncherRights,
 }
 
 /// Why no sandbox can be launched here.
@@ -56,10 +56,10 @@ impl Native {
         launcher: Vec<OsString>,
     ) -> Result<Arc<GroupedRuntime<Self>>, NoLauncher> {
         let launcher = Launcher::start(launcher).await?;
-        let standing = Standing::own();
+        let standing = LauncherRights::own();
         match standing {
-            Standing::Root => {}
-            Standing::User => launcher.hello().await.map_err(NoLauncher::Refused)?,
+            LauncherRights::Root => {}
+            LauncherRights::User => launcher.hello().await.map_err(NoLauncher::Refused)?,
         }
         Ok(Arc::new(GroupedRuntime::new(host_resources, Self { launcher, standing })))
     }
@@ -77,8 +77,13 @@ impl Native {
         let mut tries = 0;
         loop {
             tries += 1;
-            let parts =
-                Parts::open(Self::NAME, host_resources, plan, Place::Beside, Host::Connects)?;
+            let parts = Parts::open(
+                Self::NAME,
+                host_resources,
+                plan,
+                GroupPlacement::Beside,
+                Host::Connects,
+            )?;
             let (launch, fds) = request(host_resources, plan, ids, &parts)
                 .map_err(Self::failed("name its root"))?;
             match self.launcher.launch(launch, &fds).await {
@@ -91,7 +96,7 @@ impl Native {
                 }
                 Err(LaunchError::Died(_)) => {
                     // It may have got as far as a running guest; there must be none.
-                    let killed = host_resources.kill(&plan.id, Place::Beside).await;
+                    let killed = host_resources.kill(&plan.id, GroupPlacement::Beside).await;
                     killed.map_err(Self::failed("kill its guest"))?;
                 }
             }

@@ -19,8 +19,8 @@ use async_trait::async_trait;
 use super::grouped::{self, GroupedRuntime, Host, HostResources, Parts, Started, Starter};
 use super::{Capabilities, Plan, RuntimeError};
 use sandkeep_sys::{
-    cgroup::{Controllers, Place},
-    launcher::{EntryKind, Lifeline, Standing},
+    cgroup::{Controllers, GroupPlacement},
+    launcher::{EntryKind, LauncherRights, Lifeline},
     mount, namespace, pidfd,
     stage::{
         self, Bundle, Dev, GUEST_FDS, GUEST_FDS_WITH_LIFELINE, Identity, Meeting, Stage,
@@ -117,7 +117,7 @@ pub struct Staged<T> {
     technique: T,
     program: Program,
     stage: Stage,
-    standing: Standing,
+    standing: LauncherRights,
 }
 
 impl<T: Technique + 'static> Staged<T> {
@@ -127,8 +127,8 @@ impl<T: Technique + 'static> Staged<T> {
         host_resources: Arc<HostResources>,
         stage: Stage,
     ) -> Result<Arc<StagedRuntime<T>>, ToolMissing> {
-        let standing = Standing::own();
-        if standing == Standing::User && T::WITHOUT_ROOT == WithoutRoot::Refused {
+        let standing = LauncherRights::own();
+        if standing == LauncherRights::User && T::WITHOUT_ROOT == WithoutRoot::Refused {
             return Err(ToolMissing::NotRoot);
         }
         let program = Program::find(T::NAME, T::PACKAGE, T::OLDEST).await?;
@@ -243,7 +243,7 @@ impl<T: Technique + 'static> Starter for Staged<T> {
             Some(ids) => self.perform(host_resources, plan, ids.base()).await?,
             None => self.perform_as_user(host_resources, plan).await?,
         };
-        let pids = host_resources.cgroups().pids(plan.id.as_str(), Place::Beside);
+        let pids = host_resources.cgroups().pids(plan.id.as_str(), GroupPlacement::Beside);
         let pids = pids.map_err(Self::failed("find its guest"))?;
         let guest = self.guest_among(&pids).map(pidfd::open);
         let Some(Ok(pidfd)) = guest else {

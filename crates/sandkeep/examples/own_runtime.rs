@@ -26,8 +26,8 @@ use sandkeep_home::GUEST_SOCKET;
 use sandkeep_image::{HostTemplate, Template as _};
 use sandkeep_runtime::conformance::{self, Bench};
 use sandkeep_runtime::{
-    Capabilities, Death, Files, Found, Lifetime, Plan, PlannedFiles, Runtime, RuntimeError, Stats,
-    StoredFiles,
+    Capabilities, Death, Files, FoundSandbox, Lifetime, Plan, PlannedFiles, Runtime, RuntimeError,
+    Stats, StoredFiles,
 };
 use sandkeep_sys::sealed;
 use sandkeep_tree::{Root, RootKind};
@@ -199,10 +199,10 @@ impl Runtime for Unshare {
         death.ok().and_then(|death| death.clone()).unwrap_or_else(not_running)
     }
 
-    async fn list(&self) -> Result<Vec<Found>, RuntimeError> {
+    async fn list(&self) -> Result<Vec<FoundSandbox>, RuntimeError> {
         let known = self.sandboxes();
         let is_alive = |running: &Running| running.death.borrow().is_none();
-        let found = known.iter().map(|(id, sandbox)| Found {
+        let found = known.iter().map(|(id, sandbox)| FoundSandbox {
             id: id.clone(),
             labels: sandbox.labels.clone(),
             running: sandbox.running.as_ref().is_some_and(is_alive),

@@ -25,7 +25,7 @@ use sandkeep_home::{self, Phase, Survey, names};
 use sandkeep_store::StoreError;
 use sandkeep_sys::cgroup;
 
-pub use battery::{BatteryError, Ward, examine, kernel};
+pub use battery::{BatteryError, TestBroker, examine, kernel};
 pub use checks::{Check, checks};
 pub use presence::{Presence, presence};
 
@@ -72,7 +72,7 @@ impl Kind {
 
 /// One resource of this data directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Found {
+pub struct LeakedResource {
     pub kind: Kind,
     pub name: String,
     /// The sandbox, or `instance` for shared resources. `None`: no owner.
@@ -84,7 +84,7 @@ pub struct Found {
 pub struct Leaks {
     pub clean: bool,
     pub counts: BTreeMap<Kind, usize>,
-    pub found: Vec<Found>,
+    pub found: Vec<LeakedResource>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -124,7 +124,7 @@ pub fn leaks(data: &Path) -> Result<Leaks, DoctorError> {
 }
 
 impl Leaks {
-    fn new(mut found: Vec<Found>) -> Self {
+    fn new(mut found: Vec<LeakedResource>) -> Self {
         found.sort();
         let mut counts = BTreeMap::new();
         for found in &found {
@@ -135,7 +135,7 @@ impl Leaks {
 }
 
 /// One scan of the machine. `data` is a resolved path.
-fn look(data: &Path) -> Result<Vec<Found>, DoctorError> {
+fn look(data: &Path) -> Result<Vec<LeakedResource>, DoctorError> {
     let survey = sandkeep_home::survey(data).map_err(during("the homes"))?;
     let rows = disk::rows(data)?;
     let owners = Owners::new(&survey, &rows);

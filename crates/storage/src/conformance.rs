@@ -25,7 +25,7 @@ use sandkeep_core::{
 
 /// A storage under test.
 #[derive(Clone)]
-pub struct Subject {
+pub struct StorageUnderTest {
     pub storage: Arc<dyn Storage>,
     /// Produces what a crash in the middle of `create` leaves, in the directory of the volumes.
     pub half_make: fn(&Path, &SandboxId),
@@ -35,7 +35,7 @@ pub struct Subject {
 
 pub type Reopen = Arc<dyn Fn() -> Arc<dyn Storage> + Send + Sync>;
 
-type Check = fn(Subject) -> BoxFuture<'static, Verdict>;
+type Check = fn(StorageUnderTest) -> BoxFuture<'static, Verdict>;
 
 const CHECKS: &[(&str, Check)] = checks![
     volumes::a_new_volume_is_an_empty_directory_of_root,
@@ -80,12 +80,15 @@ const LIMIT_CHECKS: &[(&str, Check)] = checks![
 
 /// Runs every check; stops at the first broken promise. The storage must be empty before, and is empty after a run
 /// without a violation.
-pub async fn run(subject: Subject) -> Result<(), Violation> {
+pub async fn run(subject: StorageUnderTest) -> Result<(), Violation> {
     run_all(&subject, CHECKS).await?;
     run_all(&subject, LIMIT_CHECKS).await
 }
 
-async fn run_all(subject: &Subject, checks: &[(&'static str, Check)]) -> Result<(), Violation> {
+async fn run_all(
+    subject: &StorageUnderTest,
+    checks: &[(&'static str, Check)],
+) -> Result<(), Violation> {
     for (promise, check) in checks {
         if let Err(Failure(detail)) = check(subject.clone()).await {
             return Err(Violation { promise, detail });
@@ -102,7 +105,7 @@ async fn run_all(subject: &Subject, checks: &[(&'static str, Check)]) -> Result<
 }
 
 /// Creates a volume and returns its directory.
-async fn make(subject: &Subject, quota: Quota) -> Result<(SandboxId, PathBuf), Failure> {
+async fn make(subject: &StorageUnderTest, quota: Quota) -> Result<(SandboxId, PathBuf), Failure> {
     let id = SandboxId::random();
     let root = subject.storage.create(&id, &Base::Empty, &quota).await?;
     Ok((id, root.own_dir().to_owned()))

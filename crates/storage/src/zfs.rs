@@ -25,7 +25,6 @@
 //!
 //! Limits: the layers' own data does not count. If the sandbox removes a file of a layer, it gains that much room.
 
-mod burial;
 mod census;
 mod command;
 mod layers;
@@ -34,6 +33,7 @@ mod look;
 mod names;
 mod place;
 mod pool;
+mod removal;
 mod snapshots;
 
 use std::collections::BTreeSet;
@@ -134,7 +134,7 @@ impl Zfs {
         }
         made?;
         match start {
-            Start::Empty => place::dress(&path, self.ids)?,
+            Start::Empty => place::set_root_attributes(&path, self.ids)?,
             Start::CopyOf(_) => {}
         }
         Ok(path)
@@ -172,7 +172,7 @@ impl Zfs {
             Ok(path) => Ok(Root::dir(path, self.ids)),
             Err(error) => {
                 // If that fails, it is listed.
-                let _ = self.bury(&volume);
+                let _ = self.remove_dataset(&volume);
                 Err(failed(error))
             }
         }
@@ -268,7 +268,7 @@ impl Blocking for Zfs {
 
     fn destroy(&self, id: &SandboxId) -> Result<(), StorageError> {
         let _changing = self.changing();
-        let buried = self.bury(&self.names.volume(id));
+        let buried = self.remove_dataset(&self.names.volume(id));
         buried.map_err(|source| io_error(format!("destroy {id}"), source))
     }
 

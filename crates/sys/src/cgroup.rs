@@ -38,7 +38,7 @@ pub use groupless::{Groupless, badge, guests};
 pub use v1::V1;
 pub use v2::V2;
 
-/// The group of [`Place::Within`]; no leaf has this name.
+/// The group of [`GroupPlacement::Within`]; no leaf has this name.
 const TOOL: &str = "tool";
 
 /// The group of the guest on v2.
@@ -141,7 +141,7 @@ impl Controllers {
 
 /// Which of a sandbox's groups contains the processes that make it a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum GroupPlacement {
     /// Outside of the limits and never frozen: our guest, which is small.
     Beside,
     /// Within the limits: a process that executes the sandbox's commands itself, such as a kernel in user space.
@@ -196,10 +196,10 @@ pub trait Hierarchy: Send + Sync {
 
     fn make(&self, sandbox: &str, limits: &Limits) -> io::Result<()>;
 
-    fn entry(&self, sandbox: &str, place: Place) -> io::Result<Entry>;
+    fn entry(&self, sandbox: &str, place: GroupPlacement) -> io::Result<Entry>;
 
     /// The processes in the group; none if it does not exist.
-    fn pids(&self, sandbox: &str, place: Place) -> io::Result<Vec<u32>>;
+    fn pids(&self, sandbox: &str, place: GroupPlacement) -> io::Result<Vec<u32>>;
 
     /// When this returns, every process but those outside of the limits is frozen.
     fn freeze(&self, sandbox: &str) -> io::Result<()>;

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use super::overlay;
 
-pub use bare::Standing;
+pub use bare::LauncherRights;
 pub(super) use child::Ids;
 pub use child::{MASKED, MASKED_DIRS, READ_ONLY};
 pub use client::{LaunchError, Launched, Launcher};

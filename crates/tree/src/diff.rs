@@ -15,8 +15,8 @@
 mod bundle;
 mod content;
 mod renames;
+mod report;
 mod text;
-mod told;
 mod walk;
 
 use std::io;
@@ -30,10 +30,10 @@ use utoipa::ToSchema;
 use crate::{TreePath, View};
 pub use bundle::{MANIFEST, bundle, told_with_digests};
 pub use content::digest;
+pub use report::{DiffReport, FileChange, FileFacts, Omitted, Side};
 use sandkeep_core::ledger::Reservation;
 use sandkeep_core::limits;
 pub use text::Text;
-pub use told::{Omitted, Side, Told, ToldDiff, ToldFacts};
 
 /// What to compare, and the limits.
 #[derive(Clone, Debug)]

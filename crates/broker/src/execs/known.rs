@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::stdin::StdinTurn;
-use super::watching::{DisconnectAction, ExecWatch, Leash};
+use super::watching::{DisconnectAction, DisconnectGuard, ExecWatch};
 use super::{Execs, OnDisconnect, admitted};
 use crate::Broker;
 use crate::error::Error;
@@ -237,7 +237,8 @@ impl Broker {
                 Some(DisconnectAction::CloseStdin(Arc::clone(&handle.execs)))
             }
         };
-        let leash = action.map(|action| Leash::new(&self.shared, Arc::clone(&journal), action));
+        let leash =
+            action.map(|action| DisconnectGuard::new(&self.shared, Arc::clone(&journal), action));
         let from = From::only(OutputStream::Stdout, offset);
         Ok(ExecWatch::new(&self.shared, journal.watch(from), leash))
     }

@@ -31,13 +31,13 @@ pub struct Wanted {
 }
 
 /// The resolved values, as sent to the guest.
-pub struct Place {
+pub struct ExecContext {
     pub env: Vec<(String, String)>,
     pub cwd: Option<String>,
     pub user: String,
 }
 
-impl Place {
+impl ExecContext {
     pub fn fill(spec: &Spec, wanted: Wanted) -> Result<Self, Error> {
         wanted.check()?;
         let env = environment(spec, wanted.env)?;
@@ -159,13 +159,13 @@ mod tests {
         }
     }
 
-    fn value<'a>(place: &'a Place, name: &str) -> Option<&'a str> {
+    fn value<'a>(place: &'a ExecContext, name: &str) -> Option<&'a str> {
         place.env.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
     #[test]
     fn what_nobody_says_is_said_by_the_image() {
-        let place = Place::fill(&spec(Some(defaults())), Wanted::default()).expect("valid");
+        let place = ExecContext::fill(&spec(Some(defaults())), Wanted::default()).expect("valid");
         assert_eq!(place.cwd.as_deref(), Some("/app"));
         assert_eq!((place.user.as_str(), as_asked(&place.user)), ("1234:", "1234"));
         assert_eq!(value(&place, "A"), Some("image"));
@@ -182,14 +182,14 @@ mod tests {
             cwd: Some("/srv".to_owned()),
             user: Some("7:9".to_owned()),
         };
-        let place = Place::fill(&spec(Some(defaults())), wanted).expect("valid");
+        let place = ExecContext::fill(&spec(Some(defaults())), wanted).expect("valid");
         assert_eq!((place.cwd.as_deref(), place.user.as_str()), (Some("/srv"), "7:9"));
         assert_eq!(value(&place, "B"), Some("own"));
     }
 
     #[test]
     fn a_sandbox_without_an_image_is_as_it_always_was() {
-        let place = Place::fill(&spec(None), Wanted::default()).expect("valid");
+        let place = ExecContext::fill(&spec(None), Wanted::default()).expect("valid");
         assert_eq!((place.cwd, place.user.as_str()), (None, "user"));
         assert!(place.env.iter().any(|(name, value)| name == "LANG" && value == "C.UTF-8"));
         assert!(own_command(&spec(None)).is_err());
@@ -199,7 +199,7 @@ mod tests {
     fn who_cannot_be_anybody_is_refused_before_the_sandbox_is_asked() {
         for user in ["", ":", "a:", ":b", "a:b:c", "a\0", "a\nb", &"x".repeat(9999)] {
             let wanted = Wanted { user: Some(user.to_owned()), ..Wanted::default() };
-            assert!(Place::fill(&spec(None), wanted).is_err(), "{user:?} was accepted");
+            assert!(ExecContext::fill(&spec(None), wanted).is_err(), "{user:?} was accepted");
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::error::Error;
-use crate::execs::{Place, ShellCommand, Wanted, admitted, as_asked, exec_in_shell};
+use crate::execs::{ExecContext, ShellCommand, Wanted, admitted, as_asked, exec_in_shell};
 use crate::lifecycle::handle::Handle;
 use crate::{Broker, OnDisconnect, Running};
 use sandkeep_core::{ExecId, NamesOnly, Principal, SandboxId, ShellId, Verb};
@@ -132,7 +132,7 @@ impl Broker {
 
 fn shell_request(handle: &Arc<Handle>, draft: ShellDraft) -> Result<ShellRequest, Error> {
     let wanted = Wanted { env: draft.env, cwd: draft.cwd, user: draft.user };
-    let Place { env, cwd, user } = Place::fill(&handle.meta().spec, wanted)?;
+    let ExecContext { env, cwd, user } = ExecContext::fill(&handle.meta().spec, wanted)?;
     Ok(ShellRequest {
         id: ShellId::random(),
         program: draft.program,

@@ -30,7 +30,7 @@ pub enum Detached {
 pub struct ExecWatch {
     source: Source,
     detaching: CancellationToken,
-    _leash: Option<Leash>,
+    _leash: Option<DisconnectGuard>,
 }
 
 /// Where a watcher reads events.
@@ -42,7 +42,7 @@ enum Source {
 }
 
 impl ExecWatch {
-    pub(super) fn new(shared: &Shared, watch: Watch, leash: Option<Leash>) -> Self {
+    pub(super) fn new(shared: &Shared, watch: Watch, leash: Option<DisconnectGuard>) -> Self {
         let source = Source::Journal(Box::new(watch));
         Self { source, detaching: shared.detaching.clone(), _leash: leash }
     }
@@ -80,7 +80,7 @@ impl ExecWatch {
 
 /// Ties an exec to its client's connection. Dropping it before the end applies the action that the client requested.
 /// When a daemon shuts down, it closes connections itself; then nothing happens to the exec.
-pub(super) struct Leash {
+pub(super) struct DisconnectGuard {
     shared: Arc<Shared>,
     journal: Arc<Journal>,
     action: DisconnectAction,
@@ -93,13 +93,13 @@ pub(super) enum DisconnectAction {
     CloseStdin(Arc<Execs>),
 }
 
-impl Leash {
+impl DisconnectGuard {
     pub fn new(shared: &Arc<Shared>, journal: Arc<Journal>, action: DisconnectAction) -> Self {
         Self { shared: Arc::clone(shared), journal, action }
     }
 }
 
-impl Drop for Leash {
+impl Drop for DisconnectGuard {
     fn drop(&mut self) {
         let leaves = self.shared.detaching.is_cancelled() || self.shared.closing.is_cancelled();
         if leaves || self.journal.end().is_some() || tokio::runtime::Handle::try_current().is_err()

@@ -13,7 +13,7 @@ use crate::health;
 use crate::shared::Shared;
 use sandkeep_core::ledger::{Over, Reservation};
 use sandkeep_core::{TemplateName, limits};
-use sandkeep_image::layer::Room;
+use sandkeep_image::layer::SpaceCheck;
 
 /// The space of one import or build.
 pub struct DraftRoom {
@@ -53,9 +53,9 @@ impl DraftRoom {
     }
 
     /// For the writer of a layer.
-    pub fn as_room(self: &Arc<Self>) -> Room {
+    pub fn as_room(self: &Arc<Self>) -> SpaceCheck {
         let room = Arc::clone(self);
-        Room::asking(move |bytes, entries| room.take(bytes, entries).map_err(full))
+        SpaceCheck::asking(move |bytes, entries| room.take(bytes, entries).map_err(full))
     }
 
     /// Reserves space for the next write. Blocks now and then.
@@ -107,9 +107,9 @@ impl PoolRoom {
     }
 
     /// For the writer of a volume.
-    pub fn as_room(self: &Arc<Self>) -> Room {
+    pub fn as_room(self: &Arc<Self>) -> SpaceCheck {
         let room = Arc::clone(self);
-        Room::asking(move |bytes, _| room.take(bytes).map_err(full))
+        SpaceCheck::asking(move |bytes, _| room.take(bytes).map_err(full))
     }
 
     fn take(&self, bytes: u64) -> Result<(), Over> {

@@ -29,8 +29,8 @@ use crate::shared::Shared;
 use sandkeep_core::{Source, with_causes};
 use sandkeep_guestlink::Guest;
 use sandkeep_image::{
-    layer::{self, Room},
-    workspace::{self, FileOwner, Place, WorkspaceError},
+    layer::{self, SpaceCheck},
+    workspace::{self, FileOwner, WorkspaceDir, WorkspaceError},
 };
 use sandkeep_storage::StorageError;
 use sandkeep_sys::namespace::USER_ID;
@@ -60,30 +60,30 @@ impl Supervisor {
         match &bringing.opened {
             Opened::Directory(directory) => {
                 let directory = Arc::clone(directory);
-                let copy = move |shared: &Shared, room: &Room| {
+                let copy = move |shared: &Shared, room: &SpaceCheck| {
                     copy(shared, &root, &path, &directory, room)
                 };
                 self.write_workspace(copy).await
             }
             Opened::Repository { directory, aside, .. } => {
                 let (directory, aside) = (Arc::clone(directory), aside.clone());
-                let copy = move |shared: &Shared, room: &Room| {
-                    Place::make(&root, &path, USER)?;
+                let copy = move |shared: &Shared, room: &SpaceCheck| {
+                    WorkspaceDir::make(&root, &path, USER)?;
                     copy(shared, &root, &aside, &directory, room)
                 };
                 self.write_workspace(copy).await
             }
             Opened::Remote(remote) => {
                 let (trust, aside) = (Arc::clone(&remote.trust), remote.aside.clone());
-                let put = move |_: &Shared, _: &Room| {
-                    Place::make(&root, &path, USER)?;
+                let put = move |_: &Shared, _: &SpaceCheck| {
+                    WorkspaceDir::make(&root, &path, USER)?;
                     put_trust(&root, &aside, &trust)
                 };
                 self.write_workspace(put).await
             }
             Opened::Archive(archive) => {
                 let archive = Arc::clone(archive);
-                let unpack = move |shared: &Shared, room: &Room| {
+                let unpack = move |shared: &Shared, room: &SpaceCheck| {
                     unpack(shared, &root, &path, &archive, room)
                 };
                 self.write_workspace(unpack).await
@@ -109,7 +109,7 @@ impl Supervisor {
 
     async fn write_workspace(
         &self,
-        work: impl FnOnce(&Shared, &Room) -> Result<u64, WorkspaceError> + Send + 'static,
+        work: impl FnOnce(&Shared, &SpaceCheck) -> Result<u64, WorkspaceError> + Send + 'static,
     ) -> Result<(), Error> {
         let shared = Arc::clone(&self.shared);
         let pool = Arc::new(PoolRoom::new(&shared));
@@ -130,9 +130,9 @@ fn copy(
     root: &Root,
     path: &str,
     from: &OwnedFd,
-    room: &Room,
+    room: &SpaceCheck,
 ) -> Result<u64, WorkspaceError> {
-    let place = Place::make(root, path, USER)?;
+    let place = WorkspaceDir::make(root, path, USER)?;
     let unread = |source| WorkspaceError::Read { path: String::new(), source };
     let from = from.try_clone().map_err(unread)?;
     let copied = workspace::copy(from, &place, USER, room, &shared.closing)?;
@@ -141,7 +141,7 @@ fn copy(
 
 /// Writes the CA certificates for git.
 fn put_trust(root: &Root, aside: &str, trust: &[u8]) -> Result<u64, WorkspaceError> {
-    let place = Place::make(root, aside, USER)?;
+    let place = WorkspaceDir::make(root, aside, USER)?;
     let unmade = |source| WorkspaceError::Read { path: TRUST.to_owned(), source };
     let mut header = tar::Header::new_gnu();
     header.set_size(trust.len() as u64);
@@ -152,7 +152,7 @@ fn put_trust(root: &Root, aside: &str, trust: &[u8]) -> Result<u64, WorkspaceErr
     let mut archive = tar::Builder::new(Vec::new());
     archive.append_data(&mut header, TRUST, trust).map_err(unmade)?;
     let archive = archive.into_inner().map_err(unmade)?;
-    let room = Room::endless();
+    let room = SpaceCheck::endless();
     layer::unpack(std::io::Cursor::new(archive), place.as_fd(), place.ids(), USER, &room)?;
     Ok(0)
 }
@@ -162,9 +162,9 @@ fn unpack(
     root: &Root,
     path: &str,
     archive: &Arc<File>,
-    room: &Room,
+    room: &SpaceCheck,
 ) -> Result<u64, WorkspaceError> {
-    let place = Place::make(root, path, USER)?;
+    let place = WorkspaceDir::make(root, path, USER)?;
     let unread = |source| WorkspaceError::Read { path: "the archive".to_owned(), source };
     let blob = uploads::reader(archive).map_err(unread)?;
     let blob = Abandoned::new(Box::new(blob), shared.closing.clone());

@@ -25,7 +25,7 @@ use toolbox::{
 
 use crate::error::Error;
 use crate::execs::rejoin::collect;
-use crate::execs::{Place, Wanted, admitted, check_limits};
+use crate::execs::{ExecContext, Wanted, admitted, check_limits};
 use crate::lifecycle::activity::Busy;
 use crate::lifecycle::handle::Handle;
 use crate::shared::Shared;
@@ -236,7 +236,8 @@ fn requests(spec: &Spec, request: ToolboxRequest) -> Result<(ExecRequest, Vec<u8
         Whom::User => spec.privilege(),
         Whom::Root => Privilege::Root,
     };
-    let Place { env, cwd, user } = Place::fill(spec, Wanted { user, ..Wanted::default() })?;
+    let ExecContext { env, cwd, user } =
+        ExecContext::fill(spec, Wanted { user, ..Wanted::default() })?;
     let base = cwd.map(|cwd| RawPath::from(cwd.as_str()));
     let asked = serde_json::to_vec(&Request { base, operation: request.operation });
     let asked = asked.map_err(|error| broke(format!("cannot ask it: {error}")))?;

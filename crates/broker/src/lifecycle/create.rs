@@ -18,7 +18,7 @@ use tracing::warn;
 
 use super::handle::Handle;
 use super::request::{Answer, Command};
-use super::supervisor::{Fate, Supervisor, telling::Told};
+use super::supervisor::{Fate, Supervisor, telling::PublishedState};
 use super::volume::{Stored, Volume};
 use crate::Broker;
 use crate::error::Error;
@@ -30,8 +30,8 @@ use crate::records::idempotency::{self, Claim, Known, Vacancy};
 use crate::shared::Shared;
 use crate::view::View;
 use sandkeep_core::{
-    IdempotencyKey, Keeper, Labels, Operation, Owner, Principal, SandboxId, SlotName, SnapshotId,
-    Spec, SpecDraft, Status, Terms, Trigger, Verb, failpoint, with_causes,
+    FileLocation, IdempotencyKey, Labels, Operation, Owner, Principal, SandboxId, SlotName,
+    SnapshotId, Spec, SpecDraft, Status, Terms, Trigger, Verb, failpoint, with_causes,
 };
 use sandkeep_home::{DataDir, Meta, Phase};
 use sandkeep_image::{Template, make_workdir};
@@ -71,7 +71,7 @@ impl NewSandbox {
     ) -> Self {
         let (mut supervisor, handle) =
             Supervisor::new(shared, runtime, meta, Status::creating(), None);
-        supervisor.told = Told::Nothing;
+        supervisor.told = PublishedState::Nothing;
         let create = |reply| Command::Create(Box::new(creation), reply);
         let created = handle.enqueue(create).expect("a new queue is empty and open");
         Self { supervisor, handle, created }
@@ -144,7 +144,7 @@ impl Broker {
             let (slot, name) = (draft.slot.clone(), draft.name.clone());
             let reach = draft.source.as_ref().map(|source| source.reach).unwrap_or_default();
             let admitted = admission::admit(shared, &owner, draft).await?;
-            if admitted.spec.keeper() == Keeper::Storage {
+            if admitted.spec.keeper() == FileLocation::Storage {
                 health::refuse_when_full(shared).await?;
             }
             // Errors of a source are returned before anything is created.

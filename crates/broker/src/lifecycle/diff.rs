@@ -28,7 +28,7 @@ use sandkeep_core::{Principal, SandboxId, SnapshotId, SnapshotName, Spec, State,
 use sandkeep_image::identity;
 use sandkeep_tree::{
     TreePath, View,
-    diff::{self, Diff, Lineage, Options, Renames, Side, Told, ToldDiff},
+    diff::{self, Diff, DiffReport, FileChange, Lineage, Options, Renames, Side},
 };
 
 pub use bundle::DiffBundle;
@@ -58,9 +58,9 @@ pub struct DiffRequest {
 /// Whether changed lines are included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DiffText {
-    Told,
+    Included,
     #[default]
-    NotTold,
+    Omitted,
 }
 
 /// A point in time of a sandbox.
@@ -94,7 +94,7 @@ impl Broker {
         who: &Principal,
         id: &SandboxId,
         request: DiffRequest,
-    ) -> Result<(ToldDiff, Option<Arc<Reservation>>), Error> {
+    ) -> Result<(DiffReport, Option<Arc<Reservation>>), Error> {
         let slot = self.shared.file_work.take(&who.organization)?;
         let mut comparison = self.comparison(who, id, request)?;
         let (broker, memory) = (self.clone(), comparison.options.memory.clone());
@@ -111,19 +111,19 @@ impl Broker {
         Ok((told, memory))
     }
 
-    async fn told(&self, comparison: &Comparison) -> Result<ToldDiff, Error> {
+    async fn told(&self, comparison: &Comparison) -> Result<DiffReport, Error> {
         let _kept = comparison.keep().await;
         let (from, to) = self.views(comparison).await?;
         let (options, text) = (comparison.options.clone(), comparison.text);
         let diff = comparison.work.run(READ, move || {
             let mut diff = diff::compare(&from, &to, &options)?;
-            if text == DiffText::Told {
+            if text == DiffText::Included {
                 diff::add_text(&mut diff, &from, &to)?;
             }
             Ok(diff)
         });
         let diff = diff.await?;
-        let changes = diff.changes.iter().map(Told::of).collect();
+        let changes = diff.changes.iter().map(FileChange::of).collect();
         Ok(comparison.tell(&diff, changes))
     }
 
@@ -279,8 +279,8 @@ impl Comparison {
         kept
     }
 
-    fn tell(&self, diff: &Diff, changes: Vec<Told>) -> ToldDiff {
-        ToldDiff {
+    fn tell(&self, diff: &Diff, changes: Vec<FileChange>) -> DiffReport {
+        DiffReport {
             from: self.from.side(),
             to: self.to.side(),
             frozen: self.frozen,

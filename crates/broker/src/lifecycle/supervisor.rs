@@ -29,7 +29,7 @@ use sandkeep_guestlink::{Guest, journal::JournalLimits};
 use sandkeep_home::{Home, Meta};
 use sandkeep_runtime::{Death, Runtime};
 use sandkeep_store::Revision;
-use telling::Told;
+use telling::PublishedState;
 
 /// Resolves when the sandbox is dead.
 type End = Pin<Box<dyn Future<Output = Death> + Send>>;
@@ -66,7 +66,7 @@ pub(crate) struct Supervisor {
     pub(crate) execs: Arc<Execs>,
     pub(crate) snapshots: Arc<SnapshotIndex>,
     pub(crate) volume: Volume,
-    pub(super) told: Told,
+    pub(super) told: PublishedState,
     inbox: mpsc::Receiver<Request>,
     destroys: watch::Receiver<usize>,
     death_watch: DeathWatch,
@@ -151,7 +151,7 @@ impl Supervisor {
             execs: Arc::clone(&handle.execs),
             snapshots: Arc::clone(&handle.snapshots),
             volume: handle.volume.clone(),
-            told: Told::Hushed,
+            told: PublishedState::Hushed,
             inbox,
             destroys,
             death_watch: DeathWatch::Off,

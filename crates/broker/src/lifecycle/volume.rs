@@ -9,7 +9,7 @@ use tracing::warn;
 use crate::error::Error;
 use crate::images;
 use crate::shared::Shared;
-use sandkeep_core::{Keeper, SandboxId, SnapshotId, Spec};
+use sandkeep_core::{FileLocation, SandboxId, SnapshotId, Spec};
 use sandkeep_home::Meta;
 use sandkeep_storage::{
     LayerDraft, LayerId, Quota, Storage, StorageCapabilities, StorageError, Usage,
@@ -32,10 +32,10 @@ pub(crate) struct Stored {
 impl Volume {
     pub fn of(shared: &Shared, meta: &Meta) -> Self {
         match meta.spec.keeper() {
-            Keeper::Storage => {
+            FileLocation::Storage => {
                 Self::Stored(Stored { storage: Arc::clone(&shared.storage), id: meta.id.clone() })
             }
-            Keeper::Runtime => Self::Remote { runtime: meta.spec.runtime().to_owned() },
+            FileLocation::Runtime => Self::Remote { runtime: meta.spec.runtime().to_owned() },
         }
     }
 

@@ -2,7 +2,7 @@
 //! storage, available programs on the template, counts and durations on the operator.
 
 use crate::shared::Shared;
-use sandkeep_image::Found;
+use sandkeep_image::Contains;
 use sandkeep_runtime::{Capabilities, Files, Runtime, Usable};
 
 /// Names of browser programs in common distributions.
@@ -60,7 +60,7 @@ pub(crate) fn of(shared: &Shared, runtime: &dyn Runtime) -> Abilities {
     let disk_quota = usable && storage.is_some_and(|storage| storage.disk_quota);
     let template = shared.templates.first().filter(|_| usable && can.isolation);
     let has = |program: &&str| {
-        template.is_some_and(|template| template.has_program(program) == Found::Yes)
+        template.is_some_and(|template| template.has_program(program) == Contains::Yes)
     };
     let policy = &shared.policy;
     Abilities {

@@ -10,8 +10,8 @@ use crate::policy::Policy;
 use crate::records::registry;
 use crate::shared::Shared;
 use sandkeep_core::{
-    HostLimits, Keeper, OnTimeout, Owner, Principal, Privilege, Resources, ResourcesDraft, Spec,
-    SpecDraft, Terms, limits,
+    FileLocation, HostLimits, OnTimeout, Owner, Principal, Privilege, Resources, ResourcesDraft,
+    Spec, SpecDraft, Terms, limits,
 };
 use sandkeep_home::Meta;
 use sandkeep_runtime::{Capabilities, Files, Runtime};
@@ -30,7 +30,7 @@ pub(crate) fn owner(who: &Principal, draft: &SpecDraft) -> Result<Owner, Error> 
 }
 
 /// A sandbox that may be created. Its template does not change until this is dropped.
-pub(crate) struct Admitted<'a> {
+pub(crate) struct AdmittedSandbox<'a> {
     pub spec: Spec,
     pub terms: Terms,
     pub runtime: &'a Arc<dyn Runtime>,
@@ -42,7 +42,7 @@ pub(crate) async fn admit<'a>(
     shared: &'a Shared,
     owner: &Owner,
     draft: SpecDraft,
-) -> Result<Admitted<'a>, Error> {
+) -> Result<AdmittedSandbox<'a>, Error> {
     let mut draft = shared.policy.with_profile(draft)?;
     let name = draft.runtime.as_deref().unwrap_or_else(|| usual_runtime(shared));
     // A runtime that was unusable before may work now.
@@ -83,7 +83,7 @@ pub(crate) async fn admit<'a>(
     }
     let terms = draft.terms(&shared.policy.timeouts)?;
     check_terms(&terms, runtime.as_ref(), &shared.policy)?;
-    Ok(Admitted { spec, terms, runtime, template: chosen })
+    Ok(AdmittedSandbox { spec, terms, runtime, template: chosen })
 }
 
 /// An explicit request for snapshots is kept or refused; a default is no promise.
@@ -124,7 +124,7 @@ pub(crate) fn with_files(
 ) -> Result<Spec, Error> {
     let kinds = match runtime.files() {
         Files::OnStorage(kinds) => kinds,
-        Files::Remote => return Ok(spec.kept_by(Keeper::Runtime)),
+        Files::Remote => return Ok(spec.kept_by(FileLocation::Runtime)),
     };
     let kind = shared.storage.root_kind(&images::base(&spec)?);
     match kinds.contains(&kind) {

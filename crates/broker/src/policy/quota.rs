@@ -49,7 +49,7 @@ fn within(quota: &Quota, whose: &'static str, used: Share, more: Share) -> Resul
 }
 
 /// Whether a sandbox that is being placed is within its owner's quotas.
-pub(crate) enum Standing {
+pub(crate) enum QuotaStanding {
     Within,
     Over(Error),
     /// It is over only if all sandboxes ahead of it are placed, and some are still undecided.
@@ -67,7 +67,7 @@ pub(crate) fn standing(
     owner: &Owner,
     more: Share,
     revision: Revision,
-) -> Standing {
+) -> QuotaStanding {
     let of_user = |row: &FoundRow| row.owner.as_ref().is_some_and(|of| user(of) == user(owner));
     let (mut all, mut placed) = ([Share::default(); 2], [Share::default(); 2]);
     for row in rows {
@@ -84,13 +84,13 @@ pub(crate) fn standing(
             }
         }
     }
-    let mut standing = Standing::Within;
+    let mut standing = QuotaStanding::Within;
     let bounds = [(&quotas.organization, "organization"), (&quotas.user, "user")];
     for (whose, (quota, name)) in bounds.into_iter().enumerate() {
         let Err(refused) = within(quota, name, all[whose], more) else { continue };
         match within(quota, name, placed[whose], more) {
-            Ok(()) => standing = Standing::Undecided(refused),
-            Err(refused) => return Standing::Over(refused),
+            Ok(()) => standing = QuotaStanding::Undecided(refused),
+            Err(refused) => return QuotaStanding::Over(refused),
         }
     }
     standing
@@ -138,7 +138,7 @@ mod tests {
     }
 
     /// The standing of one more row of this user, written after all of these.
-    fn one_more(rows: &[FoundRow], user: &str, millicpus: u64) -> Standing {
+    fn one_more(rows: &[FoundRow], user: &str, millicpus: u64) -> QuotaStanding {
         standing(&quotas(), rows, &owner("acme", user), share(millicpus), Revision(100))
     }
 
@@ -147,18 +147,18 @@ mod tests {
         let placed =
             |user, revision, millicpus| row(user, Phase::Placed, revision, share(millicpus));
         let of_ann = [placed("ann", 1, 100)];
-        assert!(matches!(one_more(&of_ann, "ann", 200), Standing::Within), "0.3 of 0.3");
-        assert!(matches!(one_more(&of_ann, "ann", 201), Standing::Over(_)), "more than 0.3");
+        assert!(matches!(one_more(&of_ann, "ann", 200), QuotaStanding::Within), "0.3 of 0.3");
+        assert!(matches!(one_more(&of_ann, "ann", 201), QuotaStanding::Over(_)), "more than 0.3");
         let two = [placed("ann", 1, 100), placed("ann", 2, 100)];
-        let Standing::Over(Error::QuotaExceeded { whose, what, limit, used, .. }) =
+        let QuotaStanding::Over(Error::QuotaExceeded { whose, what, limit, used, .. }) =
             one_more(&two, "ann", 100)
         else {
             panic!("a third is not refused")
         };
         assert_eq!((whose, what, limit, used), ("user", "sandboxes", 2.0, 2.0));
-        assert!(matches!(one_more(&two, "bob", 100), Standing::Within), "another user");
+        assert!(matches!(one_more(&two, "bob", 100), QuotaStanding::Within), "another user");
         let four = [1, 2, 3, 4].map(|revision| placed("cho", revision, 0));
-        let Standing::Over(over) = one_more(&four, "eve", 100) else { panic!("over 400 MB") };
+        let QuotaStanding::Over(over) = one_more(&four, "eve", 100) else { panic!("over 400 MB") };
         assert!(over.to_string().contains("organization"), "{over}");
     }
 
@@ -169,13 +169,13 @@ mod tests {
             row("ann", Phase::Destroying, 2, share(0)),
             row("ann", Phase::Placing, 101, share(0)),
         ];
-        assert!(matches!(one_more(&rows, "ann", 0), Standing::Within));
+        assert!(matches!(one_more(&rows, "ann", 0), QuotaStanding::Within));
     }
 
     #[test]
     fn who_is_ahead_but_not_decided_is_waited_for() {
         let rows =
             [row("ann", Phase::Placed, 1, share(0)), row("ann", Phase::Placing, 2, share(0))];
-        assert!(matches!(one_more(&rows, "ann", 0), Standing::Undecided(_)));
+        assert!(matches!(one_more(&rows, "ann", 0), QuotaStanding::Undecided(_)));
     }
 }

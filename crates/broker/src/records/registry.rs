@@ -14,7 +14,7 @@ use super::directory::{
 };
 use crate::error::Error;
 use crate::policy::Quotas;
-use crate::policy::quota::{self, Standing};
+use crate::policy::quota::{self, QuotaStanding};
 use sandkeep_core::{Owner, SandboxId, State, Status, limits};
 use sandkeep_home::{
     Meta, Phase,
@@ -160,8 +160,8 @@ impl Registry {
         }
         let listed = self.directory.rows(Some(&owner.organization)).await?;
         match quota::standing(quotas, &listed.rows, owner, more, Revision(u64::MAX)) {
-            Standing::Over(refused) => Err(refused),
-            Standing::Within | Standing::Undecided(_) => Ok(()),
+            QuotaStanding::Over(refused) => Err(refused),
+            QuotaStanding::Within | QuotaStanding::Undecided(_) => Ok(()),
         }
     }
 
@@ -178,9 +178,9 @@ impl Registry {
         loop {
             let listed = self.directory.rows(Some(organization)).await?;
             match quota::standing(quotas, &listed.rows, &meta.owner, share, revision) {
-                Standing::Within => return Ok(()),
-                Standing::Over(refused) => return Err(refused),
-                Standing::Undecided(refused) => {
+                QuotaStanding::Within => return Ok(()),
+                QuotaStanding::Over(refused) => return Err(refused),
+                QuotaStanding::Undecided(refused) => {
                     let changes = self.directory.row_changes(organization, listed.revision);
                     match timeout_at(deadline, changes).await {
                         Ok(changed) => changed?,

@@ -11,7 +11,7 @@ use crate::Broker;
 use sandkeep_core::{Operation, SandboxId};
 use sandkeep_guestlink::Guest;
 use sandkeep_runtime::{
-    Capabilities, Death, Files, Found, MockRuntime, Plan, Runtime, RuntimeError, Stats,
+    Capabilities, Death, Files, FoundSandbox, MockRuntime, Plan, Runtime, RuntimeError, Stats,
 };
 
 /// The mock, with processes that ignore SIGTERM and an endless grace period.
@@ -54,7 +54,7 @@ impl Runtime for Stubborn {
         self.0.wait(id).await
     }
 
-    async fn list(&self) -> Result<Vec<Found>, RuntimeError> {
+    async fn list(&self) -> Result<Vec<FoundSandbox>, RuntimeError> {
         self.0.list().await
     }
 

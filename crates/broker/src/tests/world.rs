@@ -18,7 +18,7 @@ use sandkeep_core::{Principal, Privilege, SandboxId, SnapshotId, SpecDraft, Stat
 use sandkeep_guestlink::journal::JournalLimits;
 use sandkeep_home::DataDir;
 use sandkeep_image::{
-    Found, Template,
+    Contains, Template,
     source::registry::{Registries, Spool},
 };
 use sandkeep_outgoing::{Outgoing, Roots};
@@ -199,8 +199,8 @@ impl Template for EmptyTemplate {
         Arc::from([])
     }
 
-    fn has_program(&self, _: &str) -> Found {
-        Found::No
+    fn has_program(&self, _: &str) -> Contains {
+        Contains::No
     }
 
     fn default_privilege(&self) -> Privilege {

@@ -33,19 +33,19 @@ const REQUEST: &str = "request";
 
 /// A call on its way: what its answer says of it, and the call, unless it was answered already.
 struct Call {
-    asked: Asked,
+    asked: CallIdentity,
     draft: Result<ToolDraft, ToolResponse>,
 }
 
 /// What every answer repeats of its request.
 #[derive(Clone)]
-struct Asked {
+struct CallIdentity {
     session_id: String,
     tool_call_id: String,
     tool_name: String,
 }
 
-impl Asked {
+impl CallIdentity {
     /// The answer of a call that came to nothing, for the model to read.
     fn failed(&self, content: String, tier: Tier) -> ToolResponse {
         ToolResponse {
@@ -89,7 +89,7 @@ impl Call {
             problem: wrong.to_string(),
         };
         let id = tool_call_id.parse().map_err(invalid)?;
-        let asked = Asked { session_id, tool_call_id, tool_name };
+        let asked = CallIdentity { session_id, tool_call_id, tool_name };
         let draft = match asked.tool_name.parse::<ToolName>() {
             Err(unknown) => {
                 let content = format!("there is no tool {:?}; {unknown}", asked.tool_name);
@@ -124,7 +124,7 @@ fn limits(asked: &Resources) -> ToolResources {
 }
 
 /// Parameters that do not fit are for the model to read; every other error is for the caller.
-fn or_misfit(asked: &Asked, error: Error) -> Result<ToolResponse, Error> {
+fn or_misfit(asked: &CallIdentity, error: Error) -> Result<ToolResponse, Error> {
     match &error {
         Error::ToolArgument { .. } | Error::InvalidField { field: REQUEST, .. } => {
             let tier = asked.tool_name.parse().map_or(Tier::Commands, tier);
@@ -173,7 +173,7 @@ pub async fn execute_stream(
 
 /// A call that is told while it runs.
 struct Telling {
-    asked: Asked,
+    asked: CallIdentity,
     deadline: Deadline,
     at: At,
 }
@@ -221,7 +221,7 @@ impl Telling {
     }
 
     fn said(
-        asked: &Asked,
+        asked: &CallIdentity,
         next: Result<Result<Option<ToolEvent>, Error>, Refusal>,
     ) -> Result<Said, Refusal> {
         match next? {

@@ -17,7 +17,7 @@ use axum::response::{IntoResponse, Response};
 use super::correlation::{CorrelationId, Traced};
 use super::gate::{Connection, SignedBy};
 use super::refusal::Refusal;
-use sandkeep_audit::{Actor, AuditLog, Effect, Full, Outcome, Request as Record, Room};
+use sandkeep_audit::{Actor, AuditLog, Effect, Full, Outcome, RecordSpace, Request as Record};
 use sandkeep_core::{Code, Principal};
 
 /// The ids of all operations, by method and template of their route.
@@ -115,7 +115,7 @@ impl Slip {
     }
 
     /// Before the handler of a request that may change something.
-    pub fn admit(&self) -> Result<Option<Room>, Refusal> {
+    pub fn admit(&self) -> Result<Option<RecordSpace>, Refusal> {
         match self.0.record.effect {
             Effect::Changes => Ok(Some(self.room()?)),
             Effect::Reads => Ok(None),
@@ -123,7 +123,7 @@ impl Slip {
     }
 
     /// Space for one record; none is no reason to refuse a read.
-    pub fn room(&self) -> Result<Room, Refusal> {
+    pub fn room(&self) -> Result<RecordSpace, Refusal> {
         self.0.log.admit().map_err(unwritable)
     }
 

@@ -18,12 +18,12 @@ use axum::http::{StatusCode, Version};
 use axum::response::Response;
 use tokio_util::sync::CancellationToken;
 
+use super::connection_slots::ConnectionClass;
 use super::credential::{self, OURS, Scheme};
 use super::dialect::{Dialect, needed_by_method};
-use super::leash::Leash;
 use super::origins::{Origins, Page, Reach, check_host};
-use super::places::Standing;
 use super::refusal::Refusal;
+use super::stream_lease::StreamLease;
 use crate::auth::{Auth, Lease, Mode, Recognized};
 use sandkeep_broker::{PortPass, PortTokenProblem};
 use sandkeep_core::{HostPaths, KeyId, Principal, SandboxId, Scope};
@@ -40,7 +40,7 @@ pub struct Connection {
     /// Resolves when the connection is over.
     pub over: CancellationToken,
     /// How this connection counts against the connection limits.
-    pub standing: Standing,
+    pub standing: ConnectionClass,
 }
 
 /// Which user owns the other end.
@@ -66,22 +66,22 @@ pub struct Gate {
 }
 
 /// The gate's decision.
-pub enum Admitted {
-    Served(Visit),
-    Refused(Visit, Refusal),
+pub enum GateDecision {
+    Served(PendingAnswer),
+    Refused(PendingAnswer, Refusal),
     /// The gate has already answered the request.
     Answered(Response),
 }
 
 /// A request, until its answer is sent.
-pub struct Visit {
+pub struct PendingAnswer {
     page: Page,
-    leash: Option<Leash>,
+    leash: Option<StreamLease>,
 }
 
 impl Gate {
     /// Stores the principal in the request, for [`super::who`].
-    pub async fn admit(&self, request: &mut Request, dialect: &dyn Dialect) -> Admitted {
+    pub async fn admit(&self, request: &mut Request, dialect: &dyn Dialect) -> GateDecision {
         let mode = self.mode_for(request.extensions().get());
         let checked = self.check_way(request, mode).and_then(|connection| {
             let page = self.origins.check(request.headers(), mode, connection.reach)?;
@@ -91,29 +91,32 @@ impl Gate {
             Ok(checked) => checked,
             // The page must not read the reason either.
             Err(refusal) => {
-                return Admitted::Refused(Visit { page: Page::Foreign, leash: None }, refusal);
+                return GateDecision::Refused(
+                    PendingAnswer { page: Page::Foreign, leash: None },
+                    refusal,
+                );
             }
         };
         if let Some(answer) = page.preflight(request.method(), request.headers()) {
-            return Admitted::Answered(answer);
+            return GateDecision::Answered(answer);
         }
-        let asked = Asked {
+        let asked = AccessRequest {
             credential: credential::find(request.headers(), dialect.schemes()),
             needs: dialect.needs(request),
             vouched: vouched(request, &connection),
         };
         match self.recognize(asked, mode).await {
-            Ok(None) => Admitted::Served(Visit { page, leash: None }),
+            Ok(None) => GateDecision::Served(PendingAnswer { page, leash: None }),
             Ok(Some(Recognized { principal, lease })) => {
                 connection.standing.know(|| name_of(&principal));
                 request.extensions_mut().insert(principal);
                 request.extensions_mut().insert(host_paths(mode));
                 request.extensions_mut().insert(SignedBy(lease.key().cloned()));
                 let version = request.version();
-                let leash = Leash::new(Arc::clone(&self.auth), lease, connection, version);
-                Admitted::Served(Visit { page, leash })
+                let leash = StreamLease::new(Arc::clone(&self.auth), lease, connection, version);
+                GateDecision::Served(PendingAnswer { page, leash })
             }
-            Err(refusal) => Admitted::Refused(Visit { page, leash: None }, refusal),
+            Err(refusal) => GateDecision::Refused(PendingAnswer { page, leash: None }, refusal),
         }
     }
 
@@ -141,7 +144,11 @@ impl Gate {
 
     /// The caller of a request, if it is authorized; `None` is an anonymous caller of an endpoint that needs no
     /// credentials.
-    async fn recognize(&self, asked: Asked, mode: Mode) -> Result<Option<Recognized>, Refusal> {
+    async fn recognize(
+        &self,
+        asked: AccessRequest,
+        mode: Mode,
+    ) -> Result<Option<Recognized>, Refusal> {
         if mode == Mode::Local {
             let principal = Principal::local();
             return Ok(Some(Recognized { principal, lease: Lease::Unbound }));
@@ -176,14 +183,14 @@ fn name_of(who: &Principal) -> String {
 pub struct Caller {
     connection: Option<Connection>,
     version: Version,
-    asked: Asked,
+    asked: AccessRequest,
 }
 
 impl Caller {
     pub fn of(request: &Request) -> Self {
         let credential = credential::find(request.headers(), OURS);
         let needs = Some(needed_by_method(request));
-        let asked = Asked { credential, needs, vouched: None };
+        let asked = AccessRequest { credential, needs, vouched: None };
         let connection = request.extensions().get::<Connection>().cloned();
         Self { connection, version: request.version(), asked }
     }
@@ -193,7 +200,7 @@ impl Caller {
 pub struct Known {
     pub principal: Principal,
     pub by: By,
-    leash: Option<Leash>,
+    leash: Option<StreamLease>,
 }
 
 /// What identifies the caller.
@@ -230,14 +237,14 @@ impl Gate {
         let known = self.recognize(caller.asked, mode).await?;
         let Recognized { principal, lease } = known.ok_or_else(nobody)?;
         connection.standing.know(|| name_of(&principal));
-        let leash = Leash::new(Arc::clone(&self.auth), lease, connection, caller.version);
+        let leash = StreamLease::new(Arc::clone(&self.auth), lease, connection, caller.version);
         Ok(Known { principal, by, leash })
     }
 }
 
 /// A signed URL that is valid for a port.
 pub struct Pass {
-    leash: Option<Leash>,
+    leash: Option<StreamLease>,
 }
 
 impl Pass {
@@ -265,12 +272,12 @@ impl Gate {
         let Some(connection) = caller.connection.clone() else { return Ok(Pass { leash: None }) };
         connection.standing.know(|| sandbox.to_string());
         let (auth, lease) = (Arc::clone(&self.auth), Lease::Pass { key, expires_at });
-        Ok(Pass { leash: Leash::new(auth, lease, connection, caller.version) })
+        Ok(Pass { leash: StreamLease::new(auth, lease, connection, caller.version) })
     }
 }
 
 /// The credential of a request, and the scope that it needs.
-struct Asked {
+struct AccessRequest {
     credential: Result<String, Refusal>,
     needs: Option<Scope>,
     vouched: Option<Principal>,
@@ -281,7 +288,7 @@ fn vouched(request: &Request, connection: &Connection) -> Option<Principal> {
     (connection.peer == Peer::Message).then(|| principal.clone())
 }
 
-impl Visit {
+impl PendingAnswer {
     /// Completes an answer: CORS headers, the challenge of a 401, and the lease of a stream.
     pub fn finish(self, mut answer: Response, schemes: &[Scheme]) -> Response {
         self.page.mark(&mut answer);
@@ -299,7 +306,7 @@ fn host_paths(mode: Mode) -> HostPaths {
 }
 
 /// Ties an answer that continues, a stream or an upgraded connection, to its key.
-fn hold(leash: Option<Leash>, answer: Response) -> Response {
+fn hold(leash: Option<StreamLease>, answer: Response) -> Response {
     let is_live = answer.status() == StatusCode::SWITCHING_PROTOCOLS
         || answer.body().size_hint().exact().is_none();
     match leash {

@@ -32,10 +32,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::Kit;
+use super::connection_slots::{ConnectionSlot, ConnectionSlots, Source};
 use super::gate::{Connection, Peer};
-use super::leash::Cuttable;
 use super::origins::Reach;
-use super::places::{Place, Places, Source};
+use super::stream_lease::Cuttable;
 use super::tls::Tls;
 use crate::auth::Mode;
 use sandkeep_core::limits::{
@@ -60,7 +60,7 @@ struct Shared {
     doors: Router,
     cut: CancellationToken,
     connections: TaskTracker,
-    places: Arc<Places>,
+    places: Arc<ConnectionSlots>,
 }
 
 /// Serves until `shutdown` resolves. Then it accepts no more connections, lets running requests finish for up to
@@ -76,7 +76,7 @@ pub async fn serve(
         doors,
         cut: CancellationToken::new(),
         connections: TaskTracker::new(),
-        places: Places::new(getrlimit(Resource::Nofile).current),
+        places: ConnectionSlots::new(getrlimit(Resource::Nofile).current),
     });
     let accepting = listeners.into_iter().map(|listener| listener.accept_all(&shared));
     tokio::select! {
@@ -194,7 +194,7 @@ fn stranger(mode: Mode, peer: Peer, client: Option<IpAddr>) -> Option<Source> {
 }
 
 /// Serves the requests of one connection.
-async fn speak<S>(stream: S, known: Connection, place: Place, shared: &Shared)
+async fn speak<S>(stream: S, known: Connection, place: ConnectionSlot, shared: &Shared)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -257,7 +257,7 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
-async fn peer_of(socket: &Socket, places: &Places) -> Peer {
+async fn peer_of(socket: &Socket, places: &ConnectionSlots) -> Peer {
     let mut uid = uid_of(socket);
     for _ in 0..PEER_LOOKS_MAX {
         if !matches!(&uid, Err(e) if is_out_of_descriptors(e)) {

@@ -20,9 +20,9 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::Kit;
+use super::connection_slots::{ConnectionSlot, ConnectionSlots};
 use super::gate::{Connection, Peer, Vouched};
 use super::origins::Reach;
-use super::places::{Place, Places};
 use sandkeep_broker::Broker;
 use sandkeep_core::Principal;
 
@@ -32,14 +32,14 @@ pub struct Messages {
     kit: Kit,
     doors: TowerToHyperService<Router>,
     /// Messages have none of their own: they are counted where their senders are known.
-    place: Arc<Place>,
+    place: Arc<ConnectionSlot>,
 }
 
 impl Messages {
     pub fn new(kit: Kit, doors: Router) -> Self {
         let only = Arc::new(Semaphore::new(1));
         let permit = only.try_acquire_owned().expect("nobody else has this semaphore");
-        let place = Places::new(None).enter(permit, None, &CancellationToken::new());
+        let place = ConnectionSlots::new(None).enter(permit, None, &CancellationToken::new());
         Self { kit, doors: TowerToHyperService::new(doors), place: Arc::new(place) }
     }
 

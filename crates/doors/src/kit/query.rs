@@ -5,10 +5,10 @@ use axum::extract::rejection::QueryRejection;
 
 use super::refusal::Refusal;
 
-pub type Asked<T> = Result<Query<T>, QueryRejection>;
+pub type QueryResult<T> = Result<Query<T>, QueryRejection>;
 
 /// Parses the query, or names the parameter that is wrong.
-pub fn query<T>(asked: Asked<T>) -> Result<T, Refusal> {
+pub fn query<T>(asked: QueryResult<T>) -> Result<T, Refusal> {
     match asked {
         Ok(Query(query)) => Ok(query),
         Err(error) => Err(Refusal::QueryMalformed { problem: error.body_text() }),

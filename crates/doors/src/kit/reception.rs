@@ -9,9 +9,9 @@ use axum::response::{IntoResponse, Response};
 use super::Kit;
 use super::audit::Slip;
 use super::dialect::{Dialect, in_words};
-use super::gate::{Admitted, Connection, Peer, SignedBy};
+use super::gate::{Connection, GateDecision, Peer, SignedBy};
 use super::refusal::Refusal;
-use sandkeep_audit::Room;
+use sandkeep_audit::RecordSpace;
 use sandkeep_broker::CommandPlace;
 use sandkeep_core::Principal;
 
@@ -28,15 +28,15 @@ pub async fn receive(State(desk): State<Arc<Desk>>, mut request: Request, next: 
     let slip = slip.map(|slip| slip.by(who.as_ref(), request.extensions().get::<SignedBy>()));
     let mut room = None;
     let (visit, answer) = match admitted {
-        Admitted::Served(visit) => match desk.begin(&mut request, slip.as_ref()) {
+        GateDecision::Served(visit) => match desk.begin(&mut request, slip.as_ref()) {
             Ok((place, space)) => {
                 room = space;
                 (visit, hold(place, next.run(request).await))
             }
             Err(refusal) => (visit, refusal.into_response()),
         },
-        Admitted::Refused(visit, refusal) => (visit, refusal.into_response()),
-        Admitted::Answered(answer) => return answer,
+        GateDecision::Refused(visit, refusal) => (visit, refusal.into_response()),
+        GateDecision::Answered(answer) => return answer,
     };
     desk.note_refusal(&answer, who.as_ref());
     let answer = match slip {
@@ -68,7 +68,7 @@ impl Desk {
         &self,
         request: &mut Request,
         slip: Option<&Slip>,
-    ) -> Result<(Option<CommandPlace>, Option<Room>), Refusal> {
+    ) -> Result<(Option<CommandPlace>, Option<RecordSpace>), Refusal> {
         let place = self.limit(request)?;
         let Some(slip) = slip else { return Ok((place, None)) };
         request.extensions_mut().insert(slip.clone());

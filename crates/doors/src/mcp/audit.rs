@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{SANDBOX, answer, catalogue, tool};
 use crate::kit::Refusal;
 use crate::kit::audit::Slip;
-use sandkeep_audit::{Effect, Room};
+use sandkeep_audit::{Effect, RecordSpace};
 
 /// A call that is written down when it is answered. On stdio there is nobody else to hold to account, and no slip.
 pub struct Audited {
@@ -31,7 +31,7 @@ impl Audited {
     }
 
     /// Space for the record of a change.
-    pub fn admit(&self) -> Result<Option<Room>, Refusal> {
+    pub fn admit(&self) -> Result<Option<RecordSpace>, Refusal> {
         match (&self.slip, self.effect) {
             (Some(slip), Effect::Changes) => slip.room().map(Some),
             (Some(_) | None, _) => Ok(None),

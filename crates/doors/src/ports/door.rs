@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use super::forward::{Forwarded, forward};
 use super::headers::{clean_host_answer, clean_path_answer, prefix_location, take_cookie};
 use super::host::{Addressed, PortHost, addressed};
-use super::page::{Words, wants_page};
+use super::page::{RefusalFormat, wants_page};
 use super::token;
 use crate::auth::Mode;
 use crate::kit::audit::{Slip, client_of};
@@ -65,7 +65,7 @@ pub async fn by_host(State(door): State<Arc<PortDoor>>, request: Request, next: 
         Addressed::Port(host) => door.serve(&host, request).await,
         Addressed::Unclear { host } => {
             let path = request.uri().path().to_owned();
-            in_words(&Words::Problem, Refusal::ForeignHost { host }.into_response(), &path)
+            in_words(&RefusalFormat::Problem, Refusal::ForeignHost { host }.into_response(), &path)
         }
     }
 }
@@ -139,7 +139,7 @@ impl PortDoor {
     /// A request to the host of a port.
     async fn serve(&self, host: &PortHost, request: Request) -> Response {
         let path = request.uri().path().to_owned();
-        let words = Words::for_whom(request.headers());
+        let words = RefusalFormat::for_whom(request.headers());
         let span = tracing::debug_span!("port", sandbox = %host.sandbox, port = %host.port);
         let slip = self.broker.audit().map(|log| slip(log, host, &request));
         let answer = tracing::Instrument::instrument(self.answer(host, request), span).await;

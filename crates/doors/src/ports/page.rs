@@ -22,18 +22,18 @@ pub fn wants_page(headers: &HeaderMap) -> bool {
 
 /// The format of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Words {
+pub enum RefusalFormat {
     Page,
     Problem,
 }
 
-impl Words {
+impl RefusalFormat {
     pub fn for_whom(headers: &HeaderMap) -> Self {
         if wants_page(headers) { Self::Page } else { Self::Problem }
     }
 }
 
-impl Dialect for Words {
+impl Dialect for RefusalFormat {
     fn refuse(&self, refusal: &Refusal, path: &str) -> Response {
         if *self == Self::Problem {
             return Rest.refuse(refusal, path);

@@ -17,7 +17,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::openapi::{Guarded, WithQuery};
 use crate::kit::Refusal;
 use crate::kit::frames::{Form, ndjson};
-use crate::kit::query::{Asked, query};
+use crate::kit::query::{QueryResult, query};
 use crate::kit::who::Admin;
 use sandkeep_audit::{Filter, Full, Reader, Record, to_ocsf};
 use sandkeep_broker::{Broker, error::Error};
@@ -84,7 +84,7 @@ pub async fn read(
     _admin: Admin,
     State(broker): State<Broker>,
     Extension(stop): Extension<CancellationToken>,
-    asked: Asked<AuditQuery>,
+    asked: QueryResult<AuditQuery>,
 ) -> Result<Response, Refusal> {
     let AuditQuery { after, since, until, owner, limit, follow, format } = query(asked)?;
     if limit.is_some_and(|limit| !(1..=PAGE_MAX).contains(&limit)) {
@@ -104,7 +104,8 @@ pub async fn read(
     };
     let default = if follow { usize::MAX } else { PAGE_DEFAULT };
     let left = limit.unwrap_or(default);
-    let mut place = Place { reader: Some(log.read_after(after)), filter, format, following, left };
+    let mut place =
+        AuditCursor { reader: Some(log.read_after(after)), filter, format, following, left };
     // What cannot be read at all is a problem and no stream.
     let first = place.more().await.map_err(|error| unreadable(&error))?;
     let state = first.map(|first| (first, place));
@@ -122,7 +123,7 @@ fn unreadable(error: &io::Error) -> Refusal {
 }
 
 /// How far a reader is.
-struct Place {
+struct AuditCursor {
     /// `None` while a thread reads.
     reader: Option<Reader>,
     filter: Filter,
@@ -137,7 +138,7 @@ struct Following {
     _place: OwnedSemaphorePermit,
 }
 
-impl Place {
+impl AuditCursor {
     /// The next lines; `None` at the end. A follower waits for them, and says now and then that it is there.
     async fn more(&mut self) -> io::Result<Option<Bytes>> {
         let mut waited = std::time::Duration::ZERO;

@@ -16,7 +16,7 @@ use super::uploads;
 use crate::kit::Refusal;
 use crate::kit::frames::Form;
 use crate::kit::path::Id;
-use crate::kit::query::{Asked, query};
+use crate::kit::query::{QueryResult, query};
 use crate::kit::who::Who;
 use sandkeep_broker::{Broker, BuildDraft, Cache, TemplateView};
 use sandkeep_core::TemplateName;
@@ -66,7 +66,7 @@ pub async fn build(
     State(broker): State<Broker>,
     Who(who): Who,
     Id(name): Id<TemplateName>,
-    asked: Asked<BuildQuery>,
+    asked: QueryResult<BuildQuery>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Refusal> {

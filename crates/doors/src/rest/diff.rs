@@ -12,12 +12,12 @@ use crate::kit::Refusal;
 use crate::kit::body;
 use crate::kit::long_answer::heavy_answer;
 use crate::kit::path::Id;
-use crate::kit::query::{Asked, query};
+use crate::kit::query::{QueryResult, query};
 use crate::kit::who::Who;
 use sandkeep_broker::{Broker, DiffBundle, DiffRequest, DiffText};
 use sandkeep_core::SandboxId;
 use sandkeep_core::api::{DiffFormat, DiffSandbox, Revert, Reverted};
-use sandkeep_tree::diff::ToldDiff;
+use sandkeep_tree::diff::DiffReport;
 
 /// Compare the files of a sandbox at two points in time
 ///
@@ -27,7 +27,7 @@ use sandkeep_tree::diff::ToldDiff;
     get, path = "/api/v1/sandboxes/{id}/diff", operation_id = "diff_sandbox", tag = "snapshots",
     params(("id" = SandboxId, Path), DiffSandbox),
     responses(
-        (status = 200, content((ToldDiff = "application/json"), (Vec<u8> = "application/x-tar"))),
+        (status = 200, content((DiffReport = "application/json"), (Vec<u8> = "application/x-tar"))),
         Guarded, WithQuery, OfSandbox, Inside
     )
 )]
@@ -35,7 +35,7 @@ pub async fn diff(
     State(broker): State<Broker>,
     Who(who): Who,
     Id(id): Id,
-    asked: Asked<DiffSandbox>,
+    asked: QueryResult<DiffSandbox>,
 ) -> Result<Response, Refusal> {
     let asked = query(asked)?;
     match asked.format.unwrap_or(DiffFormat::Json) {
@@ -50,7 +50,7 @@ pub async fn diff(
 /// The diff request, independent of the answer's format.
 pub fn wanted(asked: DiffSandbox) -> DiffRequest {
     let DiffSandbox { from, to, path, text, limit, format: _ } = asked;
-    let text = if text.unwrap_or(false) { DiffText::Told } else { DiffText::NotTold };
+    let text = if text.unwrap_or(false) { DiffText::Included } else { DiffText::Omitted };
     DiffRequest { from, to, path, limit, text }
 }
 

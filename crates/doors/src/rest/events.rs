@@ -33,7 +33,7 @@ const LAST_EVENT_ID: &str = "last-event-id";
 /// What a query string can ask for; it is read by hand, because `kind` may come several times.
 #[derive(Debug, Default, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct Asked {
+pub struct EventQuery {
     /// Only events after this number. Without it a page begins with the oldest event, and a stream with the next one.
     /// The header `Last-Event-ID` has the same effect, and wins.
     #[param(value_type = Option<u64>)]
@@ -56,7 +56,7 @@ pub struct Asked {
     format: EventFormat,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Asked {
+impl<S: Send + Sync> FromRequestParts<S> for EventQuery {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Refusal> {
@@ -77,8 +77,8 @@ fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, Refusal> {
     text.parse().or_else(|_| wrong(name, format!("{text:?} is not a number")))
 }
 
-fn read(pairs: Vec<(String, String)>) -> Result<Asked, Refusal> {
-    let mut asked = Asked::default();
+fn read(pairs: Vec<(String, String)>) -> Result<EventQuery, Refusal> {
+    let mut asked = EventQuery::default();
     let mut seen = Vec::new();
     for (name, value) in pairs {
         if name != "kind" && seen.contains(&name) {
@@ -138,7 +138,7 @@ fn read(pairs: Vec<(String, String)>) -> Result<Asked, Refusal> {
 /// is `gap` says which events are not kept any more; one whose kind is `heartbeat` says up to where all events were sent.
 #[utoipa::path(
     get, path = "/api/v1/events", operation_id = "list_events", tag = "events",
-    params(Asked),
+    params(EventQuery),
     responses(
         (status = 200, content(
             (Events = "application/json"),
@@ -151,10 +151,10 @@ fn read(pairs: Vec<(String, String)>) -> Result<Asked, Refusal> {
 pub async fn list(
     State(broker): State<Broker>,
     Who(who): Who,
-    asked: Asked,
+    asked: EventQuery,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    let Asked { after, kind, sandbox, project, follow, limit, format } = asked;
+    let EventQuery { after, kind, sandbox, project, follow, limit, format } = asked;
     let filter = EventFilter { kinds: Kinds(kind), sandbox, project };
     let instance = broker.instance().to_owned();
     let teller = |form| Teller { form, format, instance: instance.clone() };
@@ -269,7 +269,7 @@ fn cloud(event: CloudEvent) -> EventLine {
 mod tests {
     use super::*;
 
-    fn asked(pairs: &[(&str, &str)]) -> Result<Asked, Refusal> {
+    fn asked(pairs: &[(&str, &str)]) -> Result<EventQuery, Refusal> {
         read(pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect())
     }
 

@@ -26,7 +26,7 @@ use crate::kit::correlation::Traced;
 use crate::kit::frames::Form;
 use crate::kit::long_answer::long_answer;
 use crate::kit::path::Id;
-use crate::kit::query::{Asked, query};
+use crate::kit::query::{QueryResult, query};
 use crate::kit::who::Who;
 use sandkeep_broker::{Broker, ExecDraft, ExecLimits, Running, error::Error};
 use sandkeep_core::{
@@ -175,7 +175,7 @@ pub async fn create(
     State(broker): State<Broker>,
     Who(who): Who,
     Id(id): Id,
-    asked: Asked<ExecQuery>,
+    asked: QueryResult<ExecQuery>,
     traced: Option<Extension<Traced>>,
     headers: HeaderMap,
     body: Body,

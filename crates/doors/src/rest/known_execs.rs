@@ -15,7 +15,7 @@ use crate::kit::Refusal;
 use crate::kit::body;
 use crate::kit::frames::Form;
 use crate::kit::path::{Id, In};
-use crate::kit::query::{Asked, query};
+use crate::kit::query::{QueryResult, query};
 use crate::kit::who::Who;
 use sandkeep_broker::{Broker, ExecView, ExecWatch, error::Error};
 use sandkeep_core::api::{Order, ReadOutput};
@@ -63,7 +63,7 @@ pub async fn list(
     State(broker): State<Broker>,
     Who(who): Who,
     Id(id): Id,
-    asked: Asked<PageQuery>,
+    asked: QueryResult<PageQuery>,
 ) -> Result<Json<Listing>, Refusal> {
     let PageQuery { limit, cursor, sort } = query(asked)?;
     let limit = limit.unwrap_or(PAGE_DEFAULT);
@@ -154,7 +154,7 @@ pub async fn stdin(
     State(broker): State<Broker>,
     Who(who): Who,
     In(sandbox, exec): In<ExecId>,
-    asked: Asked<StdinQuery>,
+    asked: QueryResult<StdinQuery>,
     mut body: Body,
 ) -> Result<StatusCode, Refusal> {
     let StdinQuery { close } = query(asked)?;
@@ -231,7 +231,7 @@ pub async fn output(
     State(broker): State<Broker>,
     Who(who): Who,
     In(sandbox, exec): In<ExecId>,
-    asked: Asked<ReadOutput>,
+    asked: QueryResult<ReadOutput>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
     output_answer(asked, &headers, |from| broker.watch_exec(&who, &sandbox, &exec, from))
@@ -239,7 +239,7 @@ pub async fn output(
 
 /// The answer to a request for output, from a watch that starts there.
 pub fn output_answer(
-    asked: Asked<ReadOutput>,
+    asked: QueryResult<ReadOutput>,
     headers: &HeaderMap,
     watch: impl FnOnce(From) -> Result<ExecWatch, Error>,
 ) -> Result<Response, Refusal> {

@@ -14,9 +14,9 @@ pub fn page(Page { items, next }: Page) -> Sandboxes {
 }
 
 /// The filter of a query string. It is parsed by hand, because one parameter may occur several times.
-pub struct Asked(pub Filter);
+pub struct ListFilter(pub Filter);
 
-impl<S: Send + Sync> FromRequestParts<S> for Asked {
+impl<S: Send + Sync> FromRequestParts<S> for ListFilter {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Refusal> {

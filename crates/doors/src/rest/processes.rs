@@ -19,7 +19,7 @@ use super::openapi::{Guarded, Inside, Journaled, OfSandbox, WithBody, WithQuery}
 use crate::kit::Refusal;
 use crate::kit::body;
 use crate::kit::path::{Id, In};
-use crate::kit::query::Asked;
+use crate::kit::query::QueryResult;
 use crate::kit::who::Who;
 use crate::ports::PortDoor;
 use sandkeep_broker::{Broker, ExecDraft, ProcessStatus, ProcessView, error::Error};
@@ -207,7 +207,7 @@ pub async fn logs(
     State(broker): State<Broker>,
     Who(who): Who,
     In(sandbox, process): In<ProcessId>,
-    asked: Asked<ReadOutput>,
+    asked: QueryResult<ReadOutput>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
     output_answer(asked, &headers, |from| broker.watch_process(&who, &sandbox, &process, from))

@@ -10,7 +10,7 @@ use axum::{Extension, Json};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::listing::{Asked, page};
+use super::listing::{ListFilter, page};
 use super::openapi::{
     Carried, Guarded, InState, Inside, Keyed, OfSandbox, Sourced, Stored, WithBody, WithQuery,
 };
@@ -120,7 +120,7 @@ pub async fn ensure(
 pub async fn list(
     State(broker): State<Broker>,
     Who(who): Who,
-    Asked(filter): Asked,
+    ListFilter(filter): ListFilter,
 ) -> Result<Json<Sandboxes>, Refusal> {
     Ok(Json(page(broker.list(&who, &filter).await?)))
 }

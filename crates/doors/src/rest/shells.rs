@@ -18,7 +18,7 @@ use super::terminal::WhenGone;
 use crate::kit::Refusal;
 use crate::kit::body;
 use crate::kit::path::{Id, In};
-use crate::kit::query::{Asked, query};
+use crate::kit::query::{QueryResult, query};
 use crate::kit::who::Who;
 use sandkeep_broker::{Broker, ShellDraft, ShellExecDraft, ShellView};
 use sandkeep_core::{SandboxId, ShellId, api::ExecAnswer};
@@ -150,7 +150,7 @@ pub async fn exec(
     State(broker): State<Broker>,
     Who(who): Who,
     In(sandbox, shell): In<ShellId>,
-    asked: Asked<ExecQuery>,
+    asked: QueryResult<ExecQuery>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Refusal> {

@@ -13,7 +13,7 @@ use super::sandboxes::idempotency_key;
 use crate::kit::Refusal;
 use crate::kit::body;
 use crate::kit::path::{Id, In};
-use crate::kit::query::{Asked, query};
+use crate::kit::query::{QueryResult, query};
 use crate::kit::who::Who;
 use sandkeep_broker::{Broker, ForkDraft, LogEntry, OnExecs, SnapshotView, View, error::Error};
 use sandkeep_core::api::{
@@ -102,7 +102,7 @@ pub async fn list(
     State(broker): State<Broker>,
     Who(who): Who,
     Id(id): Id,
-    asked: Asked<Sorting>,
+    asked: QueryResult<Sorting>,
 ) -> Result<Json<Snapshots>, Refusal> {
     let order = query(asked)?.sort.unwrap_or_default();
     Ok(Json(Snapshots { items: order.of_oldest_first(broker.snapshots(&who, &id)?) }))
@@ -220,7 +220,7 @@ pub async fn log(
     State(broker): State<Broker>,
     Who(who): Who,
     Id(id): Id,
-    asked: Asked<LogQuery>,
+    asked: QueryResult<LogQuery>,
 ) -> Result<Json<Log>, Refusal> {
     broker.require(&who, &id)?;
     let limit = query(asked)?.limit.unwrap_or(limits::PAGE_DEFAULT);

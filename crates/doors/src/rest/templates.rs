@@ -17,7 +17,7 @@ use crate::kit::Refusal;
 use crate::kit::body;
 use crate::kit::frames::Form;
 use crate::kit::path::Id;
-use crate::kit::query::{Asked, query};
+use crate::kit::query::{QueryResult, query};
 use crate::kit::who::{MayName, Who};
 use sandkeep_broker::{
     Audience, Broker, PathKind, TemplateDraft, TemplateSource, TemplateView, error::Error,
@@ -189,7 +189,7 @@ pub struct OfProject {
 pub async fn list(
     State(broker): State<Broker>,
     Who(who): Who,
-    asked: Asked<Sorting>,
+    asked: QueryResult<Sorting>,
 ) -> Result<Json<Templates>, Refusal> {
     let sort = query(asked)?.sort;
     Ok(Json(Templates { items: broker.templates(&who, sort).await? }))
@@ -207,7 +207,7 @@ pub async fn get(
     State(broker): State<Broker>,
     Who(who): Who,
     Id(name): Id<TemplateName>,
-    asked: Asked<OfProject>,
+    asked: QueryResult<OfProject>,
 ) -> Result<Json<TemplateView>, Refusal> {
     let OfProject { project } = query(asked)?;
     Ok(Json(broker.template(&who, name.as_str(), project.as_deref()).await?))
@@ -234,7 +234,7 @@ pub async fn create(
     State(broker): State<Broker>,
     Who(who): Who,
     MayName(reach): MayName,
-    asked: Asked<ImportQuery>,
+    asked: QueryResult<ImportQuery>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Refusal> {
@@ -267,7 +267,7 @@ pub async fn upload(
     State(broker): State<Broker>,
     Who(who): Who,
     Id(name): Id<TemplateName>,
-    asked: Asked<UploadQuery>,
+    asked: QueryResult<UploadQuery>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Refusal> {
@@ -294,7 +294,7 @@ pub async fn remove(
     State(broker): State<Broker>,
     Who(who): Who,
     Id(name): Id<TemplateName>,
-    asked: Asked<OfProject>,
+    asked: QueryResult<OfProject>,
 ) -> Result<StatusCode, Refusal> {
     let OfProject { project } = query(asked)?;
     broker.remove_template(&who, name.as_str(), project.as_deref()).await?;

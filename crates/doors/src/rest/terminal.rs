@@ -26,7 +26,7 @@ use super::exec_stream;
 use super::openapi::{Guarded, Inside, Journaled, OfSandbox, Upgraded};
 use crate::kit::Refusal;
 use crate::kit::path::{Id, In};
-use crate::kit::query::{Asked, query};
+use crate::kit::query::{QueryResult, query};
 use crate::kit::who::{Who, require};
 use sandkeep_broker::{Broker, Detached, ExecDraft, ExecLimits, ExecWatch, OnDisconnect};
 use sandkeep_core::{
@@ -141,7 +141,7 @@ pub async fn attach(
     State(broker): State<Broker>,
     Who(who): Who,
     In(sandbox, exec): In<ExecId>,
-    asked: Asked<AttachQuery>,
+    asked: QueryResult<AttachQuery>,
     upgrade: Upgrade,
 ) -> Result<Response, Refusal> {
     let upgrade = admitted(&who, upgrade)?;
@@ -167,7 +167,7 @@ pub async fn open(
     State(broker): State<Broker>,
     Who(who): Who,
     Id(sandbox): Id,
-    asked: Asked<TerminalQuery>,
+    asked: QueryResult<TerminalQuery>,
     upgrade: Upgrade,
 ) -> Result<Response, Refusal> {
     let upgrade = admitted(&who, upgrade)?;

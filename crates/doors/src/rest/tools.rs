@@ -28,11 +28,11 @@ use crate::kit::Refusal;
 use crate::kit::body;
 use crate::kit::frames::Form;
 use crate::kit::path::{Id, In};
-use crate::kit::query::{Asked, query};
+use crate::kit::query::{QueryResult, query};
 use crate::kit::who::Who;
 use sandkeep_broker::{
-    Annotations, Broker, Listener, SnapshotAfter, Tool, ToolDraft, ToolEvent as Told, ToolName,
-    ToolResources, catalogue, error::Error,
+    Annotations, Broker, Listener, SnapshotAfter, Tool, ToolDraft, ToolEvent as BrokerEvent,
+    ToolName, ToolResources, catalogue, error::Error,
 };
 use sandkeep_core::api::{ToolAnswer, ToolEvent};
 use sandkeep_core::{InvalidCallerId, Principal, SandboxId};
@@ -139,7 +139,7 @@ pub async fn call(
     State(broker): State<Broker>,
     Who(who): Who,
     In(id, name): In<ToolName>,
-    asked: Asked<CallQuery>,
+    asked: QueryResult<CallQuery>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Refusal> {
@@ -175,7 +175,7 @@ type Done = Pin<Box<dyn Future<Output = Result<Arc<ToolAnswer>, Error>> + Send>>
 pub struct Live {
     /// `None` once the call has ended.
     done: Option<Done>,
-    events: mpsc::Receiver<Told>,
+    events: mpsc::Receiver<BrokerEvent>,
     carry: Carry,
     ready: VecDeque<ToolEvent>,
 }
@@ -232,13 +232,13 @@ impl Live {
         Ok(())
     }
 
-    fn take(&mut self, event: Told) {
+    fn take(&mut self, event: BrokerEvent) {
         let event = match event {
-            Told::Started { exec_id } => Some(ToolEvent::Started { exec_id }),
-            Told::Output { stream, offset, data } => {
+            BrokerEvent::Started { exec_id } => Some(ToolEvent::Started { exec_id }),
+            BrokerEvent::Output { stream, offset, data } => {
                 self.carry.push(stream, offset, data).map(output)
             }
-            Told::Progress(Progress { files_seen, found }) => {
+            BrokerEvent::Progress(Progress { files_seen, found }) => {
                 Some(ToolEvent::Progress { files_seen, found })
             }
         };

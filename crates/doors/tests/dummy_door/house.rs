@@ -14,7 +14,7 @@ use sandkeep_doors::kit::{Kit, Listener, Origins, serve};
 use sandkeep_guestlink::journal::JournalLimits;
 use sandkeep_home::DataDir;
 use sandkeep_image::source::registry::{Registries, Spool};
-use sandkeep_image::{Found, Template};
+use sandkeep_image::{Contains, Template};
 use sandkeep_outgoing::Outgoing;
 use sandkeep_runtime::{Lifetime, MockRuntime};
 use sandkeep_storage::{LocalStorage, StorageError};
@@ -89,8 +89,8 @@ impl Template for Empty {
         Arc::new([])
     }
 
-    fn has_program(&self, _: &str) -> Found {
-        Found::No
+    fn has_program(&self, _: &str) -> Contains {
+        Contains::No
     }
 
     fn default_privilege(&self) -> Privilege {

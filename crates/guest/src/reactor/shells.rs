@@ -12,7 +12,7 @@ use libc::pid_t;
 use super::Reactor;
 use super::operation::{Refused, owner};
 use crate::connection::Role;
-use crate::exec::{Exec, Pipes, Place};
+use crate::exec::{Exec, Pipes, ShellProcess};
 use crate::plan::{NotStarted, Plan};
 use crate::poll::{Id, Interest, Token};
 use crate::shell::{
@@ -129,7 +129,7 @@ impl Reactor {
         if !shell.has_room_for(&request.command) {
             return Ok(Some(FromGuest::ShellRefused(ShellRefusal::Full)));
         }
-        let place = Place { pid: shell.pid, leaf_name: shell.request.leaf_name.clone() };
+        let place = ShellProcess { pid: shell.pid, leaf_name: shell.request.leaf_name.clone() };
         let mut exec = Exec::waiting(&request, id, place);
         shell.queue.push_back(Waiting {
             exec: exec_id,

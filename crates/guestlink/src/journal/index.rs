@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use jiff::Timestamp;
 
 use super::recover::{self, Read, Unfinished};
-use super::writer::{Place, Writer, private_file, remove_if_there};
+use super::writer::{WritePosition, Writer, private_file, remove_if_there};
 use super::{Description, Journal, JournalLimits, Keep, cover, segment_path};
 use sandkeep_core::ledger::{Over, Reservation};
 use sandkeep_core::{ExecId, limits};
@@ -20,11 +20,11 @@ use sandkeep_home::names;
 const REMOVED_SHARE: u64 = 16;
 
 pub struct JournalIndex {
-    room: Arc<Room>,
+    room: Arc<JournalSpace>,
 }
 
 /// State shared by a sandbox's journals: their directory, and their disk space.
-pub(super) struct Room {
+pub(super) struct JournalSpace {
     dir: Arc<Path>,
     limits: JournalLimits,
     /// Their total size on disk, and the reserved space of open ones.
@@ -60,7 +60,8 @@ impl JournalIndex {
         let grown = bounds.max_bytes.saturating_add(limits::JOURNAL_FLOOR_BYTES);
         let max_bytes = grown.saturating_add(grown / (limits::GROWTH_SPARE_SHARE - 1));
         let account = account.bounded(max_bytes);
-        let room = Room { dir: Arc::from(dir), limits: bounds, account, books: Mutex::default() };
+        let room =
+            JournalSpace { dir: Arc::from(dir), limits: bounds, account, books: Mutex::default() };
         Self { room: Arc::new(room) }
     }
 
@@ -86,7 +87,7 @@ impl JournalIndex {
             Ok(Arc::new(head))
         });
         let head = begun.inspect_err(|_| self.room.account.give(held_bytes))?;
-        let place = Place::first(&head, cover.len() as u64);
+        let place = WritePosition::first(&head, cover.len() as u64);
         let dir = Arc::clone(&self.room.dir);
         let journal = Arc::new(Journal::new(dir, id.clone(), place.progress(), held_bytes));
         self.put(Arc::clone(&journal), description);
@@ -206,7 +207,7 @@ impl JournalIndex {
     }
 }
 
-impl Room {
+impl JournalSpace {
     fn books(&self) -> MutexGuard<'_, Books> {
         // No code panics between two changes that belong together.
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
@@ -312,7 +313,7 @@ impl Books {
 
 /// The content of a journal directory.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct JournalListing {
     /// Each exec, and the numbers of its tails in order.
     pub journals: BTreeMap<ExecId, Vec<u32>>,
     /// Names that are not a journal's, and tails without a head.
@@ -320,8 +321,8 @@ pub struct Found {
 }
 
 /// Lists a journal directory; a missing one is empty.
-pub fn journals_in(dir: &Path) -> io::Result<Found> {
-    let mut found = Found::default();
+pub fn journals_in(dir: &Path) -> io::Result<JournalListing> {
+    let mut found = JournalListing::default();
     let mut tails: Vec<(ExecId, u32)> = Vec::new();
     for name in names(dir)? {
         match parse(&name) {

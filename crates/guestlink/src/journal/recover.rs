@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::cover::{self, Cover, TAIL_MAGIC, read_up_to};
-use super::index::Room;
+use super::index::JournalSpace;
 use super::record::{HEADER_LEN, Header, RECORD_MAX, of_mut};
-use super::writer::{Place, TAILS_KEPT, Tail, Writer, private_file, remove_if_there};
+use super::writer::{TAILS_KEPT, Tail, WritePosition, Writer, private_file, remove_if_there};
 use super::{Description, Journal, Progress, segment_path};
 use crate::Offsets;
 use sandkeep_core::{ExecId, limits};
@@ -35,7 +35,7 @@ pub(super) enum Read {
 }
 
 /// Reads the journal of `id`, whose tails have these numbers, in order.
-pub(super) fn read(room: &Arc<Room>, id: &ExecId, tails: &[u32]) -> io::Result<Read> {
+pub(super) fn read(room: &Arc<JournalSpace>, id: &ExecId, tails: &[u32]) -> io::Result<Read> {
     let dir = room.dir();
     // A crash may have happened between creating a new tail and removing the oldest.
     let (old, tails) = tails.split_at(tails.len().saturating_sub(TAILS_KEPT as usize));
@@ -82,8 +82,8 @@ fn find_place(
     head: &Arc<File>,
     cover_len: u64,
     tails: &[u32],
-) -> io::Result<Place> {
-    let mut place = Place::first(head, cover_len);
+) -> io::Result<WritePosition> {
+    let mut place = WritePosition::first(head, cover_len);
     let in_head = scan(head, cover_len, &mut place.written)?;
     let mut kept = in_head.kept;
     (place.len, place.disk_bytes) = (in_head.len, in_head.len);

@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use tokio::task::JoinHandle;
 
-use super::index::Room;
+use super::index::JournalSpace;
 use super::record::{HEADER_LEN, Header, RECORD_MAX, of, of_mut};
 use super::{Journal, Progress, cover};
 use crate::{ExecEnd, Offsets, OutputStream};
@@ -40,10 +40,10 @@ const FLOOR_TAIL: u64 = limits::JOURNAL_FLOOR_BYTES / TAILS_KEPT as u64;
 const FLOOR_RECORD_MAX: usize = 4 * 1024;
 
 pub struct Writer {
-    room: Arc<Room>,
+    room: Arc<JournalSpace>,
     journal: Arc<Journal>,
     head: Arc<File>,
-    place: Place,
+    place: WritePosition,
     /// Why there is no more, if there is none: only the tails go on, within the floor.
     over: Option<Over>,
     /// How much was written directly so far.
@@ -55,7 +55,7 @@ pub struct Writer {
 }
 
 /// The position of the next record, and what is before it.
-pub(super) struct Place {
+pub(super) struct WritePosition {
     pub file: Arc<File>,
     pub segment: u32,
     /// The length of that segment.
@@ -75,7 +75,7 @@ pub(super) struct Tail {
     pub len: u64,
 }
 
-impl Place {
+impl WritePosition {
     /// After the cover.
     pub fn first(head: &Arc<File>, len: u64) -> Self {
         Self {
@@ -97,10 +97,10 @@ impl Place {
 
 impl Writer {
     pub(super) fn new(
-        room: &Arc<Room>,
+        room: &Arc<JournalSpace>,
         journal: Arc<Journal>,
         head: Arc<File>,
-        place: Place,
+        place: WritePosition,
     ) -> Self {
         let room = Arc::clone(room);
         let (over, pending, fault) = (None, None, None);

@@ -16,9 +16,9 @@ use rustix::io::Errno;
 
 use super::directory::{Parent, Pending};
 use super::removing::remove;
-use super::view::{Found, LookupError, View, file_type};
+use super::view::{FoundEntry, LookupError, View, file_type};
 use super::whiteout::Mark;
-use super::{Applied, LayerError, Room, Target, attributes};
+use super::{Applied, LayerError, SpaceCheck, Target, attributes};
 use crate::image::Progress;
 use sandkeep_core::limits;
 use sandkeep_storage::Whiteouts;
@@ -39,7 +39,7 @@ pub(super) enum Names {
 
 pub(super) struct Applying<'a> {
     names: Names,
-    pub(super) room: Room,
+    pub(super) room: SpaceCheck,
     pub(super) view: View<'a>,
     /// The directory of the previous entry, which nearly always is the next one's.
     pub(super) parent: Option<Parent>,
@@ -91,7 +91,7 @@ pub(super) fn at(path: &TreePath, source: io::Error) -> LayerError {
 }
 
 impl<'a> Applying<'a> {
-    pub(super) fn new(target: &Target<'a>, names: Names, room: Room) -> Self {
+    pub(super) fn new(target: &Target<'a>, names: Names, room: SpaceCheck) -> Self {
         Self {
             names,
             room,
@@ -294,7 +294,7 @@ impl<'a> Applying<'a> {
         })
     }
 
-    pub(super) fn look(&self, path: &TreePath) -> Result<Found, LayerError> {
+    pub(super) fn look(&self, path: &TreePath) -> Result<FoundEntry, LayerError> {
         self.view.look(path).map_err(|error| at(path, error.into()))
     }
 

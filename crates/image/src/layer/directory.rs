@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::applying::{Applying, at};
 use super::removing::remove;
-use super::view::{Found, file_type, is_whiteout};
+use super::view::{FoundEntry, file_type, is_whiteout};
 use super::whiteout::mark_opaque;
 use super::{Applied, LayerError, Owners, Stands, attributes};
 use sandkeep_core::limits;
@@ -153,11 +153,11 @@ impl Applying<'_> {
             Err(error) => return Err(os(error)),
         };
         let own = match self.look(path)? {
-            Found::Below(node) if hides == Hides::Nothing => {
+            FoundEntry::Below(node) if hides == Hides::Nothing => {
                 let below = beneath::reopen(&node.fd).map_err(os)?;
                 found::of(below.as_fd(), &node.stat).map_err(os)?
             }
-            Found::Below(_) | Found::Here(_) | Found::Nowhere => {
+            FoundEntry::Below(_) | FoundEntry::Here(_) | FoundEntry::Nowhere => {
                 Attributes { mode: DIRECTORY_MODE, ..Attributes::default() }
             }
         };

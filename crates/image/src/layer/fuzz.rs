@@ -19,9 +19,9 @@ use sandkeep_tree::{
 };
 
 /// A directory that is removed with its content.
-struct Place(PathBuf);
+struct ScratchDir(PathBuf);
 
-impl Place {
+impl ScratchDir {
     fn new() -> Self {
         let name = untrusted::unused_name().to_string_lossy().into_owned();
         let place = Self(std::env::temp_dir().join(format!("sandkeep-layer-{name}")));
@@ -39,7 +39,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ScratchDir {
     fn drop(&mut self) {
         let top = File::open(&self.0).expect("it is still there");
         untrusted::empty(top.as_fd()).expect("its files can be removed");
@@ -100,7 +100,7 @@ pub fn apply_layer(bytes: &[u8]) {
 fn apply_bytes(bytes: &[u8]) {
     let proven = prove(Cursor::new(bytes.to_vec()), &Digest::of(b"none"), &Progress::unheard());
     assert!(proven.is_err(), "it has another digest");
-    let place = Place::new();
+    let place = ScratchDir::new();
     let lowers = [place.open("lower")];
     let before = fingerprint(&place.0);
     for (whiteouts, lowers) in [(Whiteouts::Overlay, &lowers[..]), (Whiteouts::Remove, &[])] {
@@ -111,7 +111,7 @@ fn apply_bytes(bytes: &[u8]) {
             blob,
             &Digest::of(b"none"),
             &target,
-            &super::Room::endless(),
+            &super::SpaceCheck::endless(),
             &Progress::unheard(),
         );
         assert!(done.is_err(), "it has another digest");

@@ -6,7 +6,7 @@ use rustix::fs::{AtFlags, FileType, Mode, linkat, mknodat, readlinkat, symlinkat
 use rustix::io::Errno;
 
 use super::applying::{Applying, at, create};
-use super::view::{Found, Node, file_type};
+use super::view::{FoundEntry, Node, file_type};
 use super::{LayerError, attributes};
 use sandkeep_tree::{archive::attributes as found, beneath, copy_data, tree_path::TreePath};
 
@@ -27,16 +27,16 @@ impl Applying<'_> {
         let directory = self.resolve(&directory)?;
         let target = self.join(&directory, name)?;
         let node = match self.look(&target)? {
-            Found::Nowhere => {
+            FoundEntry::Nowhere => {
                 return Err(refused(format!("it links to {named:?}, which is not there")));
             }
-            Found::Here(node) | Found::Below(node)
+            FoundEntry::Here(node) | FoundEntry::Below(node)
                 if file_type(&node.stat) == FileType::Directory =>
             {
                 return Err(refused(format!("it links to {named:?}, which is a directory")));
             }
-            Found::Here(_) => None,
-            Found::Below(node) => Some(node),
+            FoundEntry::Here(_) => None,
+            FoundEntry::Below(node) => Some(node),
         };
         if target == path {
             return Ok(());

@@ -71,7 +71,13 @@ fn apply_at(
     let target = Target { root: root.as_fd(), whiteouts, lowers, ids: Ids::Plain };
     // The fuzzer takes care of layers that are not what their digest says.
     let diff_id = diff_id(&layer);
-    apply(std::io::Cursor::new(layer), &diff_id, &target, &Room::endless(), &Progress::unheard())
+    apply(
+        std::io::Cursor::new(layer),
+        &diff_id,
+        &target,
+        &SpaceCheck::endless(),
+        &Progress::unheard(),
+    )
 }
 
 fn diff_id(layer: &[u8]) -> Digest {

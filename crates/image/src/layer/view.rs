@@ -34,7 +34,7 @@ pub(super) struct View<'a> {
 }
 
 /// Where an entry was found.
-pub(super) enum Found {
+pub(super) enum FoundEntry {
     Nowhere,
     /// In the layer's own directory.
     Here(Node),
@@ -69,22 +69,22 @@ pub(super) enum LookupError {
 
 impl View<'_> {
     /// The entry at a path without links.
-    pub(super) fn look(&self, path: &TreePath) -> rustix::io::Result<Found> {
+    pub(super) fn look(&self, path: &TreePath) -> rustix::io::Result<FoundEntry> {
         match self.ask(self.upper, path)? {
-            Said::This(node) => return Ok(Found::Here(node)),
-            Said::Hidden => return Ok(Found::Nowhere),
+            Said::This(node) => return Ok(FoundEntry::Here(node)),
+            Said::Hidden => return Ok(FoundEntry::Nowhere),
             Said::Nothing => {}
         }
         // That nothing exists is an answer, too.
         self.asked_below.set(true);
         for lower in self.lowers.iter().rev() {
             match self.ask(lower.as_fd(), path)? {
-                Said::This(node) => return Ok(Found::Below(node)),
-                Said::Hidden => return Ok(Found::Nowhere),
+                Said::This(node) => return Ok(FoundEntry::Below(node)),
+                Said::Hidden => return Ok(FoundEntry::Nowhere),
                 Said::Nothing => {}
             }
         }
-        Ok(Found::Nowhere)
+        Ok(FoundEntry::Nowhere)
     }
 
     /// Looks a path up in one tree like an overlay: name by name, honouring whiteouts.
@@ -118,7 +118,7 @@ impl View<'_> {
             return Ok(path.clone());
         }
         let followed = path.followed(|next, _| {
-            let (Found::Here(node) | Found::Below(node)) = self.look(next)? else {
+            let (FoundEntry::Here(node) | FoundEntry::Below(node)) = self.look(next)? else {
                 return Ok(Met::Something);
             };
             match file_type(&node.stat) {

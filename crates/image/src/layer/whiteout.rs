@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::LayerError;
 use super::applying::{Applying, at};
 use super::removing::remove;
-use super::view::{Found, file_type};
+use super::view::{FoundEntry, file_type};
 use sandkeep_storage::Whiteouts;
 use sandkeep_tree::{
     OPAQUE,
@@ -82,8 +82,8 @@ impl Applying<'_> {
             return Ok(());
         }
         match self.look(directory)? {
-            Found::Nowhere => Ok(()),
-            Found::Here(_) | Found::Below(_) => {
+            FoundEntry::Nowhere => Ok(()),
+            FoundEntry::Here(_) | FoundEntry::Below(_) => {
                 let parent = self.enter(directory)?;
                 make_whiteout(&parent, name).map_err(|error| at(path, error.into()))
             }
@@ -94,8 +94,8 @@ impl Applying<'_> {
     pub(super) fn hide_all(&mut self, directory: &TreePath) -> Result<(), LayerError> {
         let directory = self.resolve(directory)?;
         match self.look(&directory)? {
-            Found::Nowhere => Ok(()),
-            Found::Here(_) | Found::Below(_) => self.make_opaque(&directory),
+            FoundEntry::Nowhere => Ok(()),
+            FoundEntry::Here(_) | FoundEntry::Below(_) => self.make_opaque(&directory),
         }
     }
 

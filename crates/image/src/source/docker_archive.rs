@@ -4,7 +4,7 @@
 use async_trait::async_trait;
 use serde::Deserialize;
 
-use super::place::{Place, checked};
+use super::place::{ImageLocation, checked};
 use super::section::SectionBlob;
 use super::{Source, Wanted, offload};
 use crate::image::{Image, ImageConfig, ImageError};
@@ -17,7 +17,7 @@ const WHAT: &str = "manifest.json of the archive";
 
 #[derive(Clone)]
 pub struct DockerArchive {
-    pub(super) place: Place,
+    pub(super) place: ImageLocation,
     pub(super) wanted: Wanted,
 }
 
@@ -41,7 +41,7 @@ impl Source for DockerArchive {
 
 impl DockerArchive {
     /// Whether there is a `manifest.json` of the right format: other archives have files of that name, too.
-    pub(super) fn is_one(place: &Place) -> bool {
+    pub(super) fn is_one(place: &ImageLocation) -> bool {
         place.open(MANIFEST).is_ok_and(|section| {
             section
                 .bytes(WHAT, limits::IMAGE_MANIFEST_MAX_BYTES)

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::place::Place;
+use super::place::ImageLocation;
 use super::section::SectionBlob;
 use super::{Source, Wanted, offload};
 use crate::image::{Image, ImageConfig, ImageError};
@@ -14,7 +14,7 @@ pub(super) const INDEX: &str = "index.json";
 
 #[derive(Clone)]
 pub struct OciLayout {
-    pub(super) place: Place,
+    pub(super) place: ImageLocation,
     pub(super) wanted: Wanted,
 }
 

@@ -21,7 +21,7 @@ use sandkeep_tree::{
 const ALIASES_MAX: usize = 8;
 
 #[derive(Clone)]
-pub(super) enum Place {
+pub(super) enum ImageLocation {
     /// Links in it are not followed.
     Directory(Arc<OwnedFd>),
     Archive(Arc<Names>),
@@ -58,7 +58,7 @@ impl Names {
     }
 }
 
-impl Place {
+impl ImageLocation {
     /// Opens a file by its path from the top.
     pub(super) fn open(&self, path: &str) -> Result<Section, ImageError> {
         let missing = || ImageError::Missing { what: format!("{path:?} of the image") };

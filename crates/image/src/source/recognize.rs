@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::directory::DirectorySource;
 use super::docker_archive::DockerArchive;
 use super::oci_layout::{INDEX, MARK, OciLayout};
-use super::place::{Named, Names, Place};
+use super::place::{ImageLocation, Named, Names};
 use super::section::Section;
 use super::spool::SpoolDir;
 use super::tar::TarSource;
@@ -51,14 +51,14 @@ pub fn recognize(
 
 fn recognize_directory(directory: OwnedFd, wanted: Wanted) -> (Form, Box<dyn Source>) {
     let directory = Arc::new(directory);
-    let place = Place::Directory(Arc::clone(&directory));
+    let place = ImageLocation::Directory(Arc::clone(&directory));
     match is_layout(&place) {
         true => (Form::OciLayout, Box::new(OciLayout { place, wanted })),
         false => (Form::Directory, Box::new(DirectorySource::new(directory))),
     }
 }
 
-fn is_layout(place: &Place) -> bool {
+fn is_layout(place: &ImageLocation) -> bool {
     place.open(MARK).is_ok() && place.open(INDEX).is_ok()
 }
 
@@ -77,7 +77,7 @@ fn recognize_file(
             Compression::None => file,
             Compression::Gzip | Compression::Zstd => Arc::new(unpack(&section, spool)?),
         });
-        let place = Place::Archive(Arc::new(scan.names));
+        let place = ImageLocation::Archive(Arc::new(scan.names));
         if DockerArchive::is_one(&place) {
             return Ok((Form::DockerArchive, Box::new(DockerArchive { place, wanted })));
         }

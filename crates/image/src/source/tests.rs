@@ -148,7 +148,13 @@ async fn applied(image: &Image) -> Result<TempDir, LayerError> {
             lowers: &[],
             ids: Ids::Plain,
         };
-        apply(blob, &layer.diff_id, &target, &crate::layer::Room::endless(), &Progress::unheard())?;
+        apply(
+            blob,
+            &layer.diff_id,
+            &target,
+            &crate::layer::SpaceCheck::endless(),
+            &Progress::unheard(),
+        )?;
     }
     Ok(root)
 }

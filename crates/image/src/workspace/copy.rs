@@ -16,8 +16,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 use tokio_util::sync::CancellationToken;
 
-use super::{FileOwner, Place, WorkspaceError};
-use crate::layer::{Applied, Room, attributes};
+use super::{FileOwner, WorkspaceDir, WorkspaceError};
+use crate::layer::{Applied, SpaceCheck, attributes};
 use sandkeep_core::limits;
 use sandkeep_tree::{
     archive::{Attributes, attributes as found},
@@ -38,9 +38,9 @@ pub struct Copied {
 /// Copies the content of a directory. Blocks.
 pub fn copy(
     from: OwnedFd,
-    to: &Place,
+    to: &WorkspaceDir,
     owner: FileOwner,
-    room: &Room,
+    room: &SpaceCheck,
     given_up: &CancellationToken,
 ) -> Result<Copied, WorkspaceError> {
     let top = to.as_fd().try_clone_to_owned();
@@ -65,7 +65,7 @@ pub fn copy(
 struct Copying<'a> {
     top: OwnedFd,
     owner: FileOwner,
-    room: &'a Room,
+    room: &'a SpaceCheck,
     given_up: &'a CancellationToken,
     open: Vec<Level>,
     /// Path of the current entry.

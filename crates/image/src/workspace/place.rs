@@ -16,12 +16,12 @@ use sandkeep_core::HOME;
 use sandkeep_tree::{Ids, OPAQUE, Root, is_whiteout, untrusted};
 
 /// An empty directory in an unused volume.
-pub struct Place {
+pub struct WorkspaceDir {
     directory: OwnedFd,
     ids: Ids,
 }
 
-impl Place {
+impl WorkspaceDir {
     /// Creates the directories of `path`, a normalized path in [`HOME`].
     pub fn make(root: &Root, path: &str, owner: FileOwner) -> Result<Self, WorkspaceError> {
         let failed = |source: io::Error| WorkspaceError::Write { path: path.to_owned(), source };
@@ -50,7 +50,7 @@ impl Place {
     }
 }
 
-impl AsFd for Place {
+impl AsFd for WorkspaceDir {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.directory.as_fd()
     }

@@ -48,9 +48,9 @@ impl World {
     }
 
     fn copy(&self, path: &str) -> Result<Copied, WorkspaceError> {
-        let place = Place::make(&self.plain(), path, USER)?;
+        let place = WorkspaceDir::make(&self.plain(), path, USER)?;
         let host = OwnedFd::from(File::open(self.path("host")).unwrap());
-        copy(host, &place, USER, &layer::Room::endless(), &CancellationToken::new())
+        copy(host, &place, USER, &layer::SpaceCheck::endless(), &CancellationToken::new())
     }
 }
 
@@ -120,11 +120,11 @@ fn what_is_no_file_link_or_directory_is_left_out_and_counted() {
 fn a_copy_that_nobody_wants_any_more_ends() {
     let world = World::new();
     fs::write(world.path("host/file"), "1").unwrap();
-    let place = Place::make(&world.plain(), "/home/user/work", USER).unwrap();
+    let place = WorkspaceDir::make(&world.plain(), "/home/user/work", USER).unwrap();
     let host = OwnedFd::from(File::open(world.path("host")).unwrap());
     let gone = CancellationToken::new();
     gone.cancel();
-    let ended = copy(host, &place, USER, &layer::Room::endless(), &gone);
+    let ended = copy(host, &place, USER, &layer::SpaceCheck::endless(), &gone);
     assert!(matches!(ended, Err(WorkspaceError::GivenUp)), "{ended:?}");
 }
 
@@ -138,7 +138,7 @@ fn directories_of_the_template_stay_as_they_are() {
     if is_root() {
         std::os::unix::fs::chown(&home, Some(1234), Some(5678)).unwrap();
     }
-    Place::make(&world.overlay(), "/home/user/work/deep", USER).unwrap();
+    WorkspaceDir::make(&world.overlay(), "/home/user/work/deep", USER).unwrap();
     let mode = |path: &str| fs::metadata(world.path(path)).unwrap().mode() & 0o7777;
     assert_eq!((mode("upper/home"), mode("upper/home/user")), (0o711, 0o750));
     assert_eq!(mode("upper/home/user/work"), 0o755);
@@ -159,7 +159,7 @@ fn a_place_in_which_the_template_has_something_is_refused() {
     fs::write(app.join("file"), "1").unwrap();
     symlink("/etc", world.path("low/home/user/link")).unwrap();
     fs::write(world.path("low/home/user/file"), "1").unwrap();
-    let make = |path: &str| Place::make(&world.overlay(), path, USER);
+    let make = |path: &str| WorkspaceDir::make(&world.overlay(), path, USER);
     assert!(matches!(make("/home/user/app"), Err(WorkspaceError::Occupied { .. })));
     assert!(matches!(make("/home/user"), Err(WorkspaceError::Occupied { .. })));
     for path in ["/home/user/link", "/home/user/link/x", "/home/user/file/x"] {
@@ -181,7 +181,7 @@ fn what_a_higher_layer_hides_is_not_in_the_way() {
         return;
     }
     opaque.unwrap();
-    Place::make(&world.overlay(), "/home/user/app", USER).unwrap();
+    WorkspaceDir::make(&world.overlay(), "/home/user/app", USER).unwrap();
 }
 
 #[test]
@@ -192,9 +192,10 @@ fn where_ids_cannot_be_mapped_everything_has_the_shifted_ones() {
     }
     let world = World::new();
     fs::write(world.path("host/file"), "1").unwrap();
-    let place = Place::make(&Root::Shifted(world.path("volume")), "/home/user/work", USER).unwrap();
+    let place =
+        WorkspaceDir::make(&Root::Shifted(world.path("volume")), "/home/user/work", USER).unwrap();
     let host = OwnedFd::from(File::open(world.path("host")).unwrap());
-    copy(host, &place, USER, &layer::Room::endless(), &CancellationToken::new()).unwrap();
+    copy(host, &place, USER, &layer::SpaceCheck::endless(), &CancellationToken::new()).unwrap();
     let owner = |path: &str| fs::metadata(world.path(path)).unwrap().uid();
     let shifted = |id| sandkeep_tree::Ids::Shifted.on_disk(id);
     assert_eq!(owner("volume/home"), shifted(0));
@@ -205,7 +206,7 @@ fn where_ids_cannot_be_mapped_everything_has_the_shifted_ones() {
 #[test]
 fn names_in_an_uploaded_archive_mean_nothing_but_themselves() {
     let world = World::new();
-    let place = Place::make(&world.plain(), "/home/user/work", USER).unwrap();
+    let place = WorkspaceDir::make(&world.plain(), "/home/user/work", USER).unwrap();
     let mut setuid = Tar::header(b'0', "tool", 1);
     setuid.set_mode(0o6755);
     let tar = Tar::new()
@@ -221,7 +222,7 @@ fn names_in_an_uploaded_archive_mean_nothing_but_themselves() {
         place.as_fd(),
         place.ids(),
         USER,
-        &layer::Room::endless(),
+        &layer::SpaceCheck::endless(),
     )
     .unwrap();
     let work = world.path("volume/home/user/work");
@@ -241,8 +242,9 @@ fn names_in_an_uploaded_archive_mean_nothing_but_themselves() {
 #[test]
 fn what_is_no_archive_is_refused() {
     let world = World::new();
-    let place = Place::make(&world.plain(), "/home/user/work", USER).unwrap();
+    let place = WorkspaceDir::make(&world.plain(), "/home/user/work", USER).unwrap();
     let bytes = std::io::Cursor::new(vec![b'x'; 2048]);
-    let refused = layer::unpack(bytes, place.as_fd(), place.ids(), USER, &layer::Room::endless());
+    let refused =
+        layer::unpack(bytes, place.as_fd(), place.ids(), USER, &layer::SpaceCheck::endless());
     assert!(refused.is_err(), "{refused:?}");
 }

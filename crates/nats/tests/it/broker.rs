@@ -13,7 +13,7 @@ use sandkeep_core::{KeyId, Privilege, SandboxId, Scope};
 use sandkeep_guestlink::journal::JournalLimits;
 use sandkeep_home::DataDir;
 use sandkeep_image::source::registry::{Registries, Spool};
-use sandkeep_image::{Found, Template};
+use sandkeep_image::{Contains, Template};
 use sandkeep_nats::{
     Assurance, CloudEvents, Link, Options, Publisher, Stream, WhenMissing, subject,
 };
@@ -44,8 +44,8 @@ impl Template for NoTemplate {
         Arc::from([])
     }
 
-    fn has_program(&self, _: &str) -> Found {
-        Found::No
+    fn has_program(&self, _: &str) -> Contains {
+        Contains::No
     }
 
     fn default_privilege(&self) -> Privilege {

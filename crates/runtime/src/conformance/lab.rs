@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::Bench;
-use crate::{Found, Plan, Runtime};
+use crate::{FoundSandbox, Plan, Runtime};
 pub(super) use sandkeep_core::promises::{Failure, ensure};
 use sandkeep_core::{ExecId, Privilege, Resources, SandboxId};
 use sandkeep_guestlink::{
@@ -98,7 +98,7 @@ impl<'a> Lab<'a> {
         Ok(self.runtime().connect(&plan.id).await?)
     }
 
-    pub async fn found(&self, id: &SandboxId) -> Result<Option<Found>, Failure> {
+    pub async fn found(&self, id: &SandboxId) -> Result<Option<FoundSandbox>, Failure> {
         let all = self.runtime().list().await?;
         Ok(all.into_iter().find(|found| found.id == *id))
     }

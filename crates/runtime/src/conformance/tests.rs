@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use super::{Bench, PROMISE_MAX, PROMISES, keeps, promise_tests, run_all, runtime_conformance};
 use crate::{
-    Capabilities, Death, Files, Found, Lifetime, MockRuntime, Plan, PlannedFiles, Runtime,
+    Capabilities, Death, Files, FoundSandbox, Lifetime, MockRuntime, Plan, PlannedFiles, Runtime,
     RuntimeError, Stats,
 };
 use sandkeep_core::{ExecId, Labels, Owner, Privilege, Resources, SandboxId};
@@ -157,7 +157,7 @@ impl Runtime for Faulty {
         }
     }
 
-    async fn list(&self) -> Result<Vec<Found>, RuntimeError> {
+    async fn list(&self) -> Result<Vec<FoundSandbox>, RuntimeError> {
         let mut found = self.mock.list().await?;
         match self.fault {
             Fault::LabelsLost => {

@@ -13,8 +13,8 @@ use crate::{Plan, RuntimeError};
 use sandkeep_core::{Privilege, Resources, SandboxId, limits};
 use sandkeep_home::{self, Home};
 use sandkeep_sys::{
-    cgroup::{self, Entry, Groupless, Hierarchy, Limits, Place},
-    launcher::Standing,
+    cgroup::{self, Entry, GroupPlacement, Groupless, Hierarchy, Limits},
+    launcher::LauncherRights,
     pidfd, reactor,
 };
 use sandkeep_tree::Ids;
@@ -152,16 +152,16 @@ impl HostResources {
     pub fn ids_for(
         self: &Arc<Self>,
         runtime: &'static str,
-        standing: Standing,
+        standing: LauncherRights,
         plan: &Plan,
     ) -> Result<Option<IdRange>, RuntimeError> {
         match (standing, plan.privilege) {
-            (Standing::Root, _) => self.take_ids(plan).map(Some).map_err(|source| {
+            (LauncherRights::Root, _) => self.take_ids(plan).map(Some).map_err(|source| {
                 let what = "find a free range of ids".to_owned();
                 RuntimeError::Io { runtime, what, source }
             }),
-            (Standing::User, Privilege::None) => Ok(None),
-            (Standing::User, Privilege::Root) => {
+            (LauncherRights::User, Privilege::None) => Ok(None),
+            (LauncherRights::User, Privilege::Root) => {
                 let what = "give the privilege of root without having it";
                 Err(RuntimeError::Unsupported { runtime, what })
             }
@@ -194,7 +194,7 @@ impl HostResources {
     }
 
     /// Opens a sandbox's groups for entering. After a reboot, or an interrupted create, they do not exist.
-    pub fn entry(&self, plan: &Plan, place: Place) -> io::Result<Entry> {
+    pub fn entry(&self, plan: &Plan, place: GroupPlacement) -> io::Result<Entry> {
         match self.cgroups.entry(plan.id.as_str(), place) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.make_groups(plan)?;
@@ -206,7 +206,7 @@ impl HostResources {
 
     /// Kills every process in the sandbox's own group, which ends all others, and waits until they are gone. Needs only
     /// the group: the sandbox's home may be gone.
-    pub async fn kill(&self, id: &SandboxId, place: Place) -> io::Result<()> {
+    pub async fn kill(&self, id: &SandboxId, place: GroupPlacement) -> io::Result<()> {
         // If it was killed while starting, another process may have started in the group.
         while let Some(pid) = self.cgroups.pids(id.as_str(), place)?.first().copied() {
             let Ok(pidfd) = pidfd::open(pid) else { continue };

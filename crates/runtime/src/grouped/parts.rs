@@ -8,7 +8,7 @@ use super::{HostResources, open_dir};
 use crate::{Lifetime, Plan, RuntimeError};
 use sandkeep_core::{Privilege, limits};
 use sandkeep_sys::{
-    cgroup::{Entry, Place},
+    cgroup::{Entry, GroupPlacement},
     launcher::{self, EntryKind, Lifeline, RootKind},
     mount, overlay, socket,
 };
@@ -46,7 +46,7 @@ impl Parts {
         runtime: &'static str,
         host_resources: &HostResources,
         plan: &Plan,
-        place: Place,
+        place: GroupPlacement,
         host: Host,
     ) -> Result<Self, RuntimeError> {
         let failed = |what: &'static str| {

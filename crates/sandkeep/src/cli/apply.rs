@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 
 use self::plan::{Act, Conflict, Plan, Step};
 use self::select::{SelectArgs, Selection};
-use self::staging::{Found, PLACE, Staging};
+use self::staging::{Interrupted, PLACE, Staging};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::print;
@@ -34,7 +34,7 @@ use sandkeep_core::{SandboxId, limits};
 use sandkeep_tree::{
     TreePath, View,
     archive::{ArchiveError, Closing, Entries, Kind},
-    diff::{MANIFEST, Told},
+    diff::{FileChange, MANIFEST},
     digest::Hasher,
     tree_path::PathProblem,
 };
@@ -124,7 +124,7 @@ impl From<rustix::io::Errno> for ApplyError {
 /// The first file of a bundle, as far as it is needed here.
 #[derive(Debug, Deserialize)]
 struct Manifest {
-    changes: Vec<Told>,
+    changes: Vec<FileChange>,
     truncated: bool,
 }
 
@@ -147,7 +147,7 @@ struct Report {
     plan: Plan,
     /// How many changes the sandbox has.
     changes: usize,
-    found: Found,
+    found: Interrupted,
 }
 
 pub async fn run(args: ApplyArgs, client: &Client) -> Result<Exit, Failure> {
@@ -227,7 +227,7 @@ fn bring(
     let changes = manifest.changes.len();
     if intent == Intent::DryRun {
         let plan = guarded_plan(&view, &manifest.changes, top, rules)?;
-        return Ok(Report { plan, changes, found: Found::Nothing });
+        return Ok(Report { plan, changes, found: Interrupted::Nothing });
     }
     let (staging, found) = Staging::begin(directory)?;
     let plan = match guarded_plan(&view, &manifest.changes, top, rules) {
@@ -260,7 +260,7 @@ fn bring(
 /// A plan that contains no file which would make the caller's tools run commands.
 fn guarded_plan(
     view: &View,
-    changes: &[Told],
+    changes: &[FileChange],
     top: &TreePath,
     rules: &Rules,
 ) -> Result<Plan, ApplyError> {
@@ -336,7 +336,7 @@ fn stage<R: Read>(
 }
 
 fn tell(report: &Report, intent: Intent) -> Result<Exit, Failure> {
-    if report.found == Found::CutOff {
+    if report.found == Interrupted::CutOff {
         print::note("an earlier apply to this directory was interrupted; its changes were undone");
     }
     for Conflict { path, why } in &report.plan.conflicts {

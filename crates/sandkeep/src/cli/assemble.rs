@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::cli::serve::messaging::event_labels;
 use crate::cli::version::VERSION;
 use crate::config::{ConfigError, Loaded, Problem, Settings};
-use crate::doctor::Ward;
+use crate::doctor::TestBroker;
 use sandkeep_audit::{AuditLog, Options as AuditOptions};
 use sandkeep_broker::{
     Broker, Filter, LocalDirectory, Parts, Policy, SystemClock, error::Error, telemetry::Telemetry,
@@ -225,7 +225,10 @@ async fn short_lived(
 
 /// Where `doctor` tries things: every runtime there is, usable or not, on a small storage of the kind that the daemon
 /// would have, under no policy. If it is killed, its launcher clears up.
-pub async fn ward(settings: &Settings, data: DataDir) -> Result<(Ward, Option<String>), Error> {
+pub async fn ward(
+    settings: &Settings,
+    data: DataDir,
+) -> Result<(TestBroker, Option<String>), Error> {
     let options =
         BtrfsOptions { image_bytes: Some(limits::BATTERY_POOL_BYTES), image_max_bytes: None };
     let opened = sandkeep_storage::open(&settings.storage, data.path(), &options)?;
@@ -250,7 +253,7 @@ pub async fn ward(settings: &Settings, data: DataDir) -> Result<(Ward, Option<St
     let storage_of_all = opened.storage;
     let parts = parts(&settings, data, store, storage_of_all, runtimes, vec![template], lifetime)?;
     let broker = Broker::open(parts).await?;
-    Ok((Ward { broker, storage, shared, sources }, opened.warning))
+    Ok((TestBroker { broker, storage, shared, sources }, opened.warning))
 }
 
 /// Destroys all sandboxes, and closes the broker.

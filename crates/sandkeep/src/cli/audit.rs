@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::cli::argument::InvalidArgument;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
-use crate::cli::keys::{Place, Way};
+use crate::cli::keys::{DataLocation, Way};
 use crate::cli::version::VERSION;
 use crate::cli::{Format, Global, argument, print, with_one_thread};
 use crate::config::Surroundings;
@@ -71,7 +71,7 @@ struct ReadArgs {
     #[command(flatten)]
     which: Which,
     #[command(flatten)]
-    place: Place,
+    place: DataLocation,
     #[command(flatten)]
     format: Format,
 }
@@ -87,7 +87,7 @@ struct TailArgs {
     #[command(flatten)]
     which: Which,
     #[command(flatten)]
-    place: Place,
+    place: DataLocation,
     #[command(flatten)]
     format: Format,
 }
@@ -99,7 +99,7 @@ struct ExportArgs {
     #[command(flatten)]
     which: Which,
     #[command(flatten)]
-    place: Place,
+    place: DataLocation,
 }
 
 #[derive(Debug, clap::Args)]
@@ -108,7 +108,7 @@ struct VerifyArgs {
     #[arg(long, value_name = "SEQ:HASH", value_parser = head_of)]
     head: Option<Head>,
     #[command(flatten)]
-    place: Place,
+    place: DataLocation,
     #[command(flatten)]
     format: Format,
 }
@@ -116,7 +116,7 @@ struct VerifyArgs {
 #[derive(Debug, clap::Args)]
 struct HeadArgs {
     #[command(flatten)]
-    place: Place,
+    place: DataLocation,
     #[command(flatten)]
     format: Format,
 }

@@ -7,7 +7,7 @@ use crate::cli::failure::Failure;
 use crate::cli::print;
 use sandkeep_client::Client;
 use sandkeep_core::SnapshotName;
-use sandkeep_tree::diff::{ChangeKind, FileKind, Omitted, Told};
+use sandkeep_tree::diff::{ChangeKind, FileChange, FileKind, Omitted};
 
 /// Show what changed in a sandbox since it started, or since a snapshot
 ///
@@ -54,7 +54,7 @@ enum Colours {
 /// The part of the answer that is displayed.
 #[derive(serde::Deserialize)]
 struct Compared {
-    changes: Vec<Told>,
+    changes: Vec<FileChange>,
     truncated: bool,
     frozen: Option<bool>,
 }
@@ -97,7 +97,7 @@ pub async fn run(args: DiffArgs, client: &Client) -> Result<Exit, Failure> {
 }
 
 /// As in git's short format.
-fn line(change: &Told, colours: Colours) -> String {
+fn line(change: &FileChange, colours: Colours) -> String {
     let (letter, colour) = match change.kind {
         ChangeKind::Added => ('A', GREEN),
         ChangeKind::Modified => ('M', YELLOW),
@@ -125,7 +125,7 @@ fn line(change: &Told, colours: Colours) -> String {
 }
 
 /// A directory has a trailing slash.
-fn named(change: &Told) -> String {
+fn named(change: &FileChange) -> String {
     let facts = change.after.as_ref().or(change.before.as_ref());
     let slash = facts.is_some_and(|facts| facts.kind == FileKind::Directory && change.path != "/");
     format!("{}{}", shown(&change.path), if slash { "/" } else { "" })
@@ -151,7 +151,7 @@ fn kind(kind: FileKind) -> &'static str {
 }
 
 /// The change, and its lines if any.
-fn texts(change: &Told, colours: Colours) -> Vec<String> {
+fn texts(change: &FileChange, colours: Colours) -> Vec<String> {
     let mut lines = vec![line(change, colours)];
     let omitted = change.text_omitted.map(|omitted| match omitted {
         Omitted::Binary => "   binary files differ",
@@ -178,7 +178,7 @@ fn texts(change: &Told, colours: Colours) -> Vec<String> {
 }
 
 /// The number of added and removed lines, per file and in total.
-fn statistics(changes: &[Told], colours: Colours) -> Vec<String> {
+fn statistics(changes: &[FileChange], colours: Colours) -> Vec<String> {
     let counts = |text: &str| {
         let body = text.lines().skip(2);
         let (plus, minus) = (body.clone().filter(|line| line.starts_with('+')), body);
@@ -224,7 +224,7 @@ mod tests {
 
     use super::*;
 
-    fn told(value: Value) -> Told {
+    fn told(value: Value) -> FileChange {
         serde_json::from_value(value).expect("a change")
     }
 

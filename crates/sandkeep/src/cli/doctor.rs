@@ -9,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
-use crate::cli::run::place::{self, Place};
+use crate::cli::run::place::{self, TempDataDir};
 use crate::cli::{Format, assemble, print};
 use crate::config::{self, ConfigFile, Flags, Settings, Surroundings};
 use crate::doctor::{self, Leaks};
@@ -96,7 +96,7 @@ async fn examine(
     let parent = std::env::temp_dir();
     place::sweep(&parent, settings).await;
     let data = place::make(&parent)?;
-    let place = Place::of(&data);
+    let place = TempDataDir::of(&data);
     let result = match assemble::ward(settings, data).await {
         Ok((ward, warning)) => {
             let diagnosed = tokio::select! {

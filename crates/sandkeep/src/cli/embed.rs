@@ -26,7 +26,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use crate::cli::assemble::{self, Assembled};
-use crate::cli::run::place::{self, Place};
+use crate::cli::run::place::{self, TempDataDir};
 use crate::config::{Settings, Surroundings};
 use sandkeep_broker::{Broker, error::Error};
 use sandkeep_runtime::Runtime;
@@ -44,7 +44,7 @@ pub fn helper() -> Option<ExitCode> {
 /// A broker with a temporary data directory. Its sandboxes end with this process, however it ends.
 pub struct Embedded {
     assembled: Assembled,
-    place: Place,
+    place: TempDataDir,
 }
 
 impl Embedded {
@@ -55,7 +55,7 @@ impl Embedded {
         let parent = std::env::temp_dir();
         place::sweep(&parent, &settings).await;
         let data = place::make(&parent)?;
-        let place = Place::of(&data);
+        let place = TempDataDir::of(&data);
         match assemble::embedded(&settings, data, own).await {
             Ok(assembled) => Ok(Self { assembled, place }),
             Err(error) => {

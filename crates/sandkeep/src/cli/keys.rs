@@ -65,7 +65,7 @@ struct CreateArgs {
     #[arg(long, value_name = "TEXT")]
     name: Option<String>,
     #[command(flatten)]
-    place: Place,
+    place: DataLocation,
     #[command(flatten)]
     format: Format,
 }
@@ -73,7 +73,7 @@ struct CreateArgs {
 #[derive(Debug, clap::Args)]
 struct LsArgs {
     #[command(flatten)]
-    place: Place,
+    place: DataLocation,
     #[command(flatten)]
     format: Format,
 }
@@ -83,12 +83,12 @@ struct RevokeArgs {
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
     #[command(flatten)]
-    place: Place,
+    place: DataLocation,
 }
 
 /// The location of the keys.
 #[derive(Debug, clap::Args)]
-pub(super) struct Place {
+pub(super) struct DataLocation {
     /// Data directory [default: as for serve]
     #[arg(long, env = "SANDKEEP_DATA_DIR", hide_env_values = true, value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -127,7 +127,7 @@ pub(super) enum Way {
     Api(Client),
 }
 
-impl Place {
+impl DataLocation {
     pub fn way(self, global: &Global, around: &Surroundings) -> Result<Way, Failure> {
         if let Some(directory) = self.data_dir {
             return Ok(Way::Directory(directory));

@@ -16,7 +16,7 @@ use crate::cli::assemble::{self, Wanted};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::print;
-use crate::cli::run::place::{self, Place};
+use crate::cli::run::place::{self, TempDataDir};
 use crate::cli::run::signals::Signals;
 use crate::config::{self, ConfigFile, Flags, Settings, Surroundings};
 use relay::Relay;
@@ -51,7 +51,7 @@ pub async fn alone(args: Args, around: &Surroundings) -> Result<Exit, Failure> {
     let parent = std::env::temp_dir();
     place::sweep(&parent, &settings).await;
     let data = place::make(&parent)?;
-    let place = Place::of(&data);
+    let place = TempDataDir::of(&data);
     let result = in_place(&settings, data, signals.next()).await;
     if let Err(error) = place.remove() {
         let path = place.path().display();

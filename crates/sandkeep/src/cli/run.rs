@@ -20,7 +20,7 @@ use crate::cli::source_args::SourceArgs;
 use crate::cli::spec_args::SpecArgs;
 use crate::cli::{print, stdin};
 use crate::config::{self, ConfigFile, Flags, Settings, Surroundings};
-use place::Place;
+use place::TempDataDir;
 use sandkeep_broker::{Broker, ExecDraft, Running, error::Error};
 use sandkeep_core::{HostPaths, Principal, SandboxId, SourceDraft, SpecDraft};
 use sandkeep_guestlink::{ExecEnd, ExecEvent, ExecutionInput, OutputStream, journal::StdinSource};
@@ -97,7 +97,7 @@ pub async fn run(mut args: Args, around: &Surroundings) -> Result<Exit, Failure>
     let parent = std::env::temp_dir();
     place::sweep(&parent, &settings).await;
     let data = place::make(&parent)?;
-    let place = Place::of(&data);
+    let place = TempDataDir::of(&data);
     let wanted = Wanted::by(&settings, draft.runtime.as_deref());
     let assembled = assemble::throwaway(&settings, data, &wanted).await;
     let result = match assembled {

@@ -52,7 +52,7 @@ struct ImportArgs {
     #[arg(long, value_name = "NAME")]
     name: Option<TemplateName>,
     #[command(flatten)]
-    place: Place,
+    place: TemplateOwner,
     #[command(flatten)]
     format: Format,
 }
@@ -72,7 +72,7 @@ struct PullArgs {
     #[arg(long, value_name = "USER")]
     username: Option<String>,
     #[command(flatten)]
-    place: Place,
+    place: TemplateOwner,
     #[command(flatten)]
     format: Format,
 }
@@ -92,14 +92,14 @@ struct FromArgs {
     #[arg(long, value_name = "NAME")]
     name: TemplateName,
     #[command(flatten)]
-    place: Place,
+    place: TemplateOwner,
     #[command(flatten)]
     format: Format,
 }
 
 /// The owner of a new template.
 #[derive(Debug, clap::Args)]
-struct Place {
+struct TemplateOwner {
     /// Make the template visible to everyone; needs the scope `admin`
     #[arg(long)]
     shared: bool,

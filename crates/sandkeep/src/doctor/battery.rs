@@ -34,7 +34,7 @@ use sandkeep_core::Privilege;
 use sandkeep_home::{Battery, Verdict};
 use sandkeep_runtime::RuntimeError;
 use sandkeep_storage::Storage;
-use subject::{Subject, Who};
+use subject::{TestSandbox, Who};
 use tally::Tally;
 
 /// Why there is no verdict at all.
@@ -49,7 +49,7 @@ pub enum BatteryError {
 }
 
 /// Where temporary sandboxes are created.
-pub struct Ward {
+pub struct TestBroker {
     pub broker: Broker,
     pub storage: Arc<dyn Storage>,
     /// Directories that sandboxes of the template share with the host, as paths inside.
@@ -59,7 +59,7 @@ pub struct Ward {
 }
 
 /// Runs all isolation tests on one runtime, and leaves nothing behind.
-pub async fn examine(ward: &Ward, runtime: &RuntimeView) -> Result<Battery, BatteryError> {
+pub async fn examine(ward: &TestBroker, runtime: &RuntimeView) -> Result<Battery, BatteryError> {
     let (ran_at, began) = (Timestamp::now(), Instant::now());
     let mut tally = Tally::default();
     let before: Vec<_> = ward.sources.iter().map(|source| changes(source)).collect();
@@ -101,8 +101,12 @@ pub fn kernel() -> String {
 }
 
 /// All attempts that are judged by the process that makes them.
-async fn from_inside(ward: &Ward, runtime: &str, tally: &mut Tally) -> Result<(), BatteryError> {
-    let create = |privilege| Subject::create(ward, runtime, privilege, None);
+async fn from_inside(
+    ward: &TestBroker,
+    runtime: &str,
+    tally: &mut Tally,
+) -> Result<(), BatteryError> {
+    let create = |privilege| TestSandbox::create(ward, runtime, privilege, None);
     let (victim, plain, privileged) =
         tokio::join!(create(Privilege::None), create(Privilege::None), create(Privilege::Root));
     let privileged = match privileged {
@@ -132,10 +136,10 @@ async fn from_inside(ward: &Ward, runtime: &str, tally: &mut Tally) -> Result<()
 }
 
 async fn try_all(
-    ward: &Ward,
-    victim: &Subject<'_>,
-    plain: &Subject<'_>,
-    privileged: Option<&Subject<'_>>,
+    ward: &TestBroker,
+    victim: &TestSandbox<'_>,
+    plain: &TestSandbox<'_>,
+    privileged: Option<&TestSandbox<'_>>,
     tally: &mut Tally,
 ) -> Result<(), BatteryError> {
     let mut bait = Bait::lay(ward.shared.clone()).await.map_err(BatteryError::Bait)?;

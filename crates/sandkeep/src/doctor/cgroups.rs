@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::{Found, Group, Kind, Owners, names};
+use super::{Group, Kind, LeakedResource, Owners, names};
 use sandkeep_sys::cgroup;
 
 pub fn of_instance(instance: &str) -> io::Result<Vec<Group>> {
@@ -21,8 +21,8 @@ fn directories(base: &std::path::Path) -> io::Result<Vec<String>> {
     Ok(names(base)?.into_iter().filter(is_dir).collect())
 }
 
-pub fn found(groups: &[Group], owners: &Owners) -> Vec<Found> {
-    let group = |group: &Group| Found {
+pub fn found(groups: &[Group], owners: &Owners) -> Vec<LeakedResource> {
+    let group = |group: &Group| LeakedResource {
         kind: Kind::Cgroup,
         name: group.path.display().to_string(),
         owner: owners.of(&group.sandbox),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::mounts::{ZFS_MOUNTS, sandbox_of};
-use super::{DoctorError, Found, Kind, Owners, during, names};
+use super::{DoctorError, Kind, LeakedResource, Owners, during, names};
 use sandkeep_broker;
 use sandkeep_core::{SandboxId, SnapshotId};
 use sandkeep_guestlink::journal::{JOURNALS, journals_in};
@@ -34,8 +34,11 @@ pub fn trash(data: &Path) -> Result<BTreeSet<String>, DoctorError> {
 
 /// Volumes that have been in the trash since the earlier scan and that a daemon should have removed. Later ones are
 /// being removed now.
-pub fn trash_found(data: &Path, since: &BTreeSet<String>) -> Result<Vec<Found>, DoctorError> {
-    let left = |name: &String| Found {
+pub fn trash_found(
+    data: &Path,
+    since: &BTreeSet<String>,
+) -> Result<Vec<LeakedResource>, DoctorError> {
+    let left = |name: &String| LeakedResource {
         kind: Kind::Volume,
         name: name.clone(),
         owner: None,
@@ -49,7 +52,7 @@ pub fn found(
     survey: &Survey,
     rows: &[SandboxId],
     owners: &Owners,
-) -> Result<Vec<Found>, DoctorError> {
+) -> Result<Vec<LeakedResource>, DoctorError> {
     let mut found = rows_found(survey, rows);
     found.extend(homes_found(data, survey, owners));
     // Each storage has directories with one entry per volume.
@@ -59,18 +62,23 @@ pub fn found(
                 continue;
             }
             let detail = format!("{volumes}/{name}");
-            found.push(Found { kind: Kind::Volume, owner: owners.of(&name), name, detail });
+            found.push(LeakedResource {
+                kind: Kind::Volume,
+                owner: owners.of(&name),
+                name,
+                detail,
+            });
         }
     }
     for place in names(&data.join(ZFS_MOUNTS)).map_err(during("the volumes"))? {
         let (name, detail) = (sandbox_of(&place).to_owned(), format!("{ZFS_MOUNTS}/{place}"));
-        found.push(Found { kind: Kind::Volume, owner: owners.of(&name), name, detail });
+        found.push(LeakedResource { kind: Kind::Volume, owner: owners.of(&name), name, detail });
     }
     found.extend(snapshots_found(data, owners)?);
     // Without cgroups, a directory represents those of a sandbox.
     for name in names(&data.join(sandkeep_home::MADE)).map_err(during("the sandboxes made"))? {
         let detail = format!("{}/{name}", sandkeep_home::MADE);
-        found.push(Found { kind: Kind::Cgroup, owner: owners.of(&name), name, detail });
+        found.push(LeakedResource { kind: Kind::Cgroup, owner: owners.of(&name), name, detail });
     }
     Ok(found)
 }
@@ -85,13 +93,18 @@ pub fn recorded_snapshots(data: &Path) -> Result<Vec<(SandboxId, SnapshotId)>, D
 
 /// A snapshot belongs to its volume's sandbox, if the registry lists it. Each sandbox has one directory for its
 /// snapshots; an empty one without an owner is a leftover, too. A record belongs to its sandbox.
-fn snapshots_found(data: &Path, owners: &Owners) -> Result<Vec<Found>, DoctorError> {
+fn snapshots_found(data: &Path, owners: &Owners) -> Result<Vec<LeakedResource>, DoctorError> {
     let recorded = recorded_snapshots(data)?;
     let row = |(sandbox, snapshot): &(SandboxId, SnapshotId)| {
         let owner = owners.of(sandbox.as_str());
-        Found { kind: Kind::Row, name: snapshot.to_string(), owner, detail: "registry".to_owned() }
+        LeakedResource {
+            kind: Kind::Row,
+            name: snapshot.to_string(),
+            owner,
+            detail: "registry".to_owned(),
+        }
     };
-    let mut found: Vec<Found> = recorded.iter().map(row).collect();
+    let mut found: Vec<LeakedResource> = recorded.iter().map(row).collect();
     for room in ["storage/local/.snapshots", "storage/btrfs/snapshots"] {
         for sandbox in names(&data.join(room)).map_err(during("the snapshots"))? {
             let owner = owners.of(&sandbox);
@@ -99,7 +112,7 @@ fn snapshots_found(data: &Path, owners: &Owners) -> Result<Vec<Found>, DoctorErr
             let snapshots = names(&data.join(&place)).map_err(during("the snapshots"))?;
             if snapshots.is_empty() && owner.is_none() {
                 let (kind, name) = (Kind::Snapshot, sandbox.clone());
-                found.push(Found { kind, name, owner: None, detail: place.clone() });
+                found.push(LeakedResource { kind, name, owner: None, detail: place.clone() });
             }
             let is_recorded = |name: &str| {
                 recorded.iter().any(|(of, id)| of.as_str() == sandbox && id.as_str() == name)
@@ -107,7 +120,7 @@ fn snapshots_found(data: &Path, owners: &Owners) -> Result<Vec<Found>, DoctorErr
             found.extend(snapshots.into_iter().map(|name| {
                 let owner = owner.clone().filter(|_| is_recorded(&name));
                 let detail = format!("{place}/{name}");
-                Found { kind: Kind::Snapshot, name, owner, detail }
+                LeakedResource { kind: Kind::Snapshot, name, owner, detail }
             }));
         }
     }
@@ -115,9 +128,9 @@ fn snapshots_found(data: &Path, owners: &Owners) -> Result<Vec<Found>, DoctorErr
 }
 
 /// A row owns itself if its sandbox has a home; that of a sandbox being created or removed may be missing.
-fn rows_found(survey: &Survey, rows: &[SandboxId]) -> Vec<Found> {
+fn rows_found(survey: &Survey, rows: &[SandboxId]) -> Vec<LeakedResource> {
     let with_home = |id: &SandboxId| survey.homes.iter().any(|home| home.id == *id);
-    let row = |id: &SandboxId| Found {
+    let row = |id: &SandboxId| LeakedResource {
         kind: Kind::Row,
         name: id.to_string(),
         owner: with_home(id).then(|| id.to_string()),
@@ -126,7 +139,7 @@ fn rows_found(survey: &Survey, rows: &[SandboxId]) -> Vec<Found> {
     rows.iter().map(row).collect()
 }
 
-fn homes_found(data: &Path, survey: &Survey, owners: &Owners) -> Vec<Found> {
+fn homes_found(data: &Path, survey: &Survey, owners: &Owners) -> Vec<LeakedResource> {
     let mut found = Vec::new();
     for home in &survey.homes {
         let name = home.id.to_string();
@@ -141,28 +154,28 @@ fn homes_found(data: &Path, survey: &Survey, owners: &Owners) -> Vec<Found> {
         if socket.exists() {
             let detail = socket.display().to_string();
             let (name, owner) = (name.clone(), owner.clone());
-            found.push(Found { kind: Kind::Socket, name, owner, detail });
+            found.push(LeakedResource { kind: Kind::Socket, name, owner, detail });
         }
         found.extend(journals_found(data, &home.id, owner.as_ref()));
-        found.push(Found { kind: Kind::Home, name, owner, detail });
+        found.push(LeakedResource { kind: Kind::Home, name, owner, detail });
     }
     let strange = survey.strange.iter().map(|name| (name, "not a sandbox name"));
     let put_aside = survey.quarantined.iter().map(|name| (name, "quarantined: inspect it"));
     for (name, detail) in strange.chain(put_aside) {
         let (name, detail) = (name.clone(), detail.to_owned());
-        found.push(Found { kind: Kind::Home, name, owner: None, detail });
+        found.push(LeakedResource { kind: Kind::Home, name, owner: None, detail });
     }
     found
 }
 
 /// The journals in a home belong to it; other files among them have no owner.
-fn journals_found(data: &Path, id: &SandboxId, owner: Option<&String>) -> Vec<Found> {
+fn journals_found(data: &Path, id: &SandboxId, owner: Option<&String>) -> Vec<LeakedResource> {
     let home = sandkeep_home::Home::new(data, id.clone(), String::new());
     // A home that is being removed is checked again.
     let there = journals_in(&home.path().join(JOURNALS)).unwrap_or_default();
     let found = |name: String, owner: Option<String>| {
         let detail = format!("{JOURNALS}/{name} of {id}");
-        Found { kind: Kind::Journal, name, owner, detail }
+        LeakedResource { kind: Kind::Journal, name, owner, detail }
     };
     let journals = there.journals.into_keys().map(|exec| found(exec.to_string(), owner.cloned()));
     let strange = there.strange.into_iter().map(|name| found(name, None));

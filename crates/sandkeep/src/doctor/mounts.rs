@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{Found, INSTANCE, Kind, Owners, names};
+use super::{INSTANCE, Kind, LeakedResource, Owners, names};
 use sandkeep_sys::mount;
 
 /// The mount point of a storage, and the file that it mounts.
@@ -20,14 +20,14 @@ pub fn sandbox_of(name: &str) -> &str {
     name.split_once('.').map_or(name, |(id, _)| id)
 }
 
-pub fn found(data: &Path, owners: &Owners) -> io::Result<Vec<Found>> {
+pub fn found(data: &Path, owners: &Owners) -> io::Result<Vec<LeakedResource>> {
     let of_one = |path: &Path| {
         let name = path.strip_prefix(data.join(ZFS_MOUNTS)).ok()?.to_str()?;
         owners.of(sandbox_of(name))
     };
-    let mut found: Vec<Found> = mounts_beneath(data)?
+    let mut found: Vec<LeakedResource> = mounts_beneath(data)?
         .into_iter()
-        .map(|path| Found {
+        .map(|path| LeakedResource {
             kind: Kind::Mount,
             owner: owner(path == data.join(STORAGE_MOUNT)).or_else(|| of_one(&path)),
             name: path.display().to_string(),
@@ -38,7 +38,7 @@ pub fn found(data: &Path, owners: &Owners) -> io::Result<Vec<Found>> {
         if file.starts_with(data) {
             let owner = owner(file == data.join(STORAGE_IMAGE));
             let detail = file.display().to_string();
-            found.push(Found { kind: Kind::LoopDevice, name: device, owner, detail });
+            found.push(LeakedResource { kind: Kind::LoopDevice, name: device, owner, detail });
         }
     }
     Ok(found)

@@ -2,13 +2,17 @@
 
 use std::path::Path;
 
-use super::{DoctorError, Found, INSTANCE, Kind, Owners, disk, during};
+use super::{DoctorError, INSTANCE, Kind, LeakedResource, Owners, disk, during};
 use sandkeep_home::Survey;
 use sandkeep_storage::{Holding, Whose, ZfsStorage};
 
 /// Datasets and snapshots belong to a sandbox, or are shared. A draft belongs to the task that creates it, so a daemon
 /// must be running. A removed dataset belongs to those that depend on it, and to nobody once there are none.
-pub fn found(data: &Path, survey: &Survey, owners: &Owners) -> Result<Vec<Found>, DoctorError> {
+pub fn found(
+    data: &Path,
+    survey: &Survey,
+    owners: &Owners,
+) -> Result<Vec<LeakedResource>, DoctorError> {
     let all = ZfsStorage::census(data).map_err(during("the pool"))?;
     if all.is_empty() {
         return Ok(Vec::new());
@@ -31,7 +35,7 @@ pub fn found(data: &Path, survey: &Survey, owners: &Owners) -> Result<Vec<Found>
             Whose::Needed => (Kind::Dataset, shared(), "removed; a clone still needs it"),
             Whose::Nobody(why) => (Kind::Dataset, None, why),
         };
-        Found { kind, name, owner, detail: detail.to_owned() }
+        LeakedResource { kind, name, owner, detail: detail.to_owned() }
     };
     Ok(all.into_iter().map(found).collect())
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::{Found, Group, INSTANCE, Kind, Owners, cgroups, names};
+use super::{Group, INSTANCE, Kind, LeakedResource, Owners, cgroups, names};
 
 const NAMESPACES: [&str; 7] = ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"];
 
@@ -22,21 +22,21 @@ pub fn in_groups(groups: &[Group]) -> BTreeMap<u32, String> {
     pids
 }
 
-pub fn found(pids: &BTreeMap<u32, String>, owners: &Owners) -> Vec<Found> {
+pub fn found(pids: &BTreeMap<u32, String>, owners: &Owners) -> Vec<LeakedResource> {
     let mut found = Vec::new();
     let mut namespaces = BTreeSet::new();
     for (pid, sandbox) in pids {
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         let owner = owners.of(sandbox);
         namespaces.extend(namespaces_of(*pid).map(|name| (name, owner.clone())));
-        found.push(Found {
+        found.push(LeakedResource {
             kind: Kind::Process,
             name: pid.to_string(),
             owner,
             detail: name.trim_end().to_owned(),
         });
     }
-    found.extend(namespaces.into_iter().map(|(name, owner)| Found {
+    found.extend(namespaces.into_iter().map(|(name, owner)| LeakedResource {
         kind: Kind::Namespace,
         name,
         owner,
@@ -55,7 +55,7 @@ fn namespaces_of(pid: u32) -> impl Iterator<Item = String> {
 }
 
 /// Launchers of this instance. One whose daemon is gone should be gone too.
-pub fn launchers(instance: &str, daemon: Option<u32>) -> io::Result<Vec<Found>> {
+pub fn launchers(instance: &str, daemon: Option<u32>) -> io::Result<Vec<LeakedResource>> {
     let mut found = Vec::new();
     for name in names(Path::new("/proc"))? {
         let Ok(pid) = name.parse::<u32>() else { continue };
@@ -67,7 +67,7 @@ pub fn launchers(instance: &str, daemon: Option<u32>) -> io::Result<Vec<Found>> 
         }
         let owner = (daemon.is_some() && parent(pid) == daemon).then(|| INSTANCE.to_owned());
         let detail = "launcher".to_owned();
-        found.push(Found { kind: Kind::Process, name, owner, detail });
+        found.push(LeakedResource { kind: Kind::Process, name, owner, detail });
     }
     Ok(found)
 }

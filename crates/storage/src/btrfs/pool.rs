@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use super::image::{self, Origin};
-use super::room::{Need, Room};
+use super::room::{Need, PoolSpace};
 use super::size::{self, Bounds, Sizing};
 use super::{BtrfsOptions, io_error, unusable};
 use crate::{PoolHealth, StorageError};
@@ -135,7 +135,7 @@ impl Pool {
         if let Some(sizing) = &self.sizing {
             return sizing.keep_room();
         }
-        let room = Room::of(self.filesystem_id)?;
+        let room = PoolSpace::of(self.filesystem_id)?;
         Ok(room.map_or(Need::Nothing, |room| room.need(self.fixed_bytes, self.fixed_bytes)))
     }
 

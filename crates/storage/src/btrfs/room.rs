@@ -19,7 +19,7 @@ pub(super) enum Need {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Room {
+pub(super) struct PoolSpace {
     /// Data, including reservations for data that is being written.
     pub used_bytes: u64,
     /// Size of the data chunks.
@@ -30,7 +30,7 @@ pub(super) struct Room {
     pub allocated_bytes: u64,
 }
 
-impl Room {
+impl PoolSpace {
     /// `None` if the file system is not mounted.
     pub fn of(filesystem_id: [u8; 16]) -> io::Result<Option<Self>> {
         match Self::read(&sysfs(filesystem_id).join("allocation")) {

@@ -30,7 +30,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use super::balloon::Balloon;
 use super::pool::{Pool, open_dir};
-use super::room::{Need, Room};
+use super::room::{Need, PoolSpace};
 use super::{BtrfsOptions, image};
 use crate::PoolHealth;
 use sandkeep_core::{failpoint, limits};
@@ -95,8 +95,9 @@ impl Sizing {
         let top = open_dir(mounted)?;
         let bytes = PoolHealth::of(&top)?.total_bytes;
         // A new file system has a few mebibytes of it, which a fast writer uses up before more is allocated.
-        let few = |room: &Room| room.metadata_bytes < limits::POOL_METADATA_MIN_BYTES;
-        if Room::of(filesystem_id)?.is_some_and(|room| few(&room) && room.can_move_metadata(bytes))
+        let few = |room: &PoolSpace| room.metadata_bytes < limits::POOL_METADATA_MIN_BYTES;
+        if PoolSpace::of(filesystem_id)?
+            .is_some_and(|room| few(&room) && room.can_move_metadata(bytes))
         {
             btrfs::relocate_metadata(&top)?;
         }
@@ -128,7 +129,7 @@ impl Sizing {
 
     /// Grows the pool if it is getting full. Returns what it needed.
     pub fn keep_room(&self) -> io::Result<Need> {
-        let Some(room) = Room::of(self.filesystem_id)? else { return Ok(Need::Nothing) };
+        let Some(room) = PoolSpace::of(self.filesystem_id)? else { return Ok(Need::Nothing) };
         let _alone = self.alone();
         let need = room.need(self.bytes(), self.bounds.min_bytes);
         match need {
@@ -144,7 +145,7 @@ impl Sizing {
         let _alone = self.alone();
         let (image, pool) = (self.open_image()?, open_dir(&self.mounted)?);
         let before = self.given_bytes();
-        while let Some(room) = Room::of(self.filesystem_id)?
+        while let Some(room) = PoolSpace::of(self.filesystem_id)?
             && room.need(self.bytes(), self.bounds.min_bytes) == Need::Less
             && self.bytes() - self.given_bytes() >= self.bounds.min_bytes + limits::POOL_PIECE_BYTES
             && self.balloon.inflate(&image, &pool)?

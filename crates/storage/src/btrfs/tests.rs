@@ -13,7 +13,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use tempfile::TempDir;
 
 use super::*;
-use crate::conformance::{Reopen, Subject, crashes, fixture, run};
+use crate::conformance::{Reopen, StorageUnderTest, crashes, fixture, run};
 use crate::layer::chain_key;
 use crate::{LayerId, LayerKey, LocalStorage, Storage as _, StorageChoice, open};
 use sandkeep_core::SnapshotId;
@@ -131,7 +131,8 @@ async fn volume(storage: &BtrfsStorage) -> (SandboxId, PathBuf) {
 async fn btrfs_storage_keeps_every_promise() {
     let (test, dir) = ("btrfs_storage_keeps_every_promise", DataDir::new());
     let Some(storage) = opened(test, dir.open_for_suite()) else { return };
-    let subject = Subject { storage: Arc::new(storage), half_make, reopen: reopen(dir.path()) };
+    let subject =
+        StorageUnderTest { storage: Arc::new(storage), half_make, reopen: reopen(dir.path()) };
     run(subject).await.unwrap_or_else(|violation| panic!("{violation}"));
 }
 
@@ -143,7 +144,8 @@ async fn a_data_directory_on_btrfs_needs_no_image() {
     fs::create_dir(&data_dir).expect("a directory");
     let storage = BtrfsStorage::open(&data_dir, &SMALL).expect("open");
     assert!(!image::path(&data_dir).exists());
-    let subject = Subject { storage: Arc::new(storage), half_make, reopen: reopen(&data_dir) };
+    let subject =
+        StorageUnderTest { storage: Arc::new(storage), half_make, reopen: reopen(&data_dir) };
     run(subject).await.unwrap_or_else(|violation| panic!("{violation}"));
 }
 

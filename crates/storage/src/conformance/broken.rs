@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 
 use super::fixture::random_layer;
-use super::{LIMIT_CHECKS, Reopen, Subject, Violation, run, run_all};
+use super::{LIMIT_CHECKS, Reopen, StorageUnderTest, Violation, run, run_all};
 use crate::btrfs::tests::{DataDir, half_make as half_make_subvolume};
 use crate::local::tests::{half_make, reopen};
 use crate::{
@@ -395,7 +395,7 @@ async fn run_broken(fault: Fault, data_dir: &Path) -> Result<(), Violation> {
         Fault::DraftsAreNotSwept => Arc::new(move || Arc::clone(&same)),
         _ => reopen(data_dir),
     };
-    run(Subject { storage, half_make, reopen }).await
+    run(StorageUnderTest { storage, half_make, reopen }).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -459,7 +459,7 @@ async fn the_suite_notices_a_limit_that_does_not_hold() {
         };
         let reopen = crate::btrfs::tests::reopen(dir.path());
         let storage = Arc::new(Broken::new(inner, fault));
-        let subject = Subject { storage, half_make: half_make_subvolume, reopen };
+        let subject = StorageUnderTest { storage, half_make: half_make_subvolume, reopen };
         let noticed = run_all(&subject, LIMIT_CHECKS).await;
         let noticed = noticed.expect_err("a forgotten limit was not noticed");
         assert_eq!(noticed.promise, promise, "{fault:?}: {noticed}");

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
-use super::{Subject, Verdict, ensure, make};
+use super::{StorageUnderTest, Verdict, ensure, make};
 use crate::Quota;
 
 pub(super) const MIB: u64 = 1024 * 1024;
@@ -21,7 +21,7 @@ pub(super) fn fill(path: &Path, mib: u64) -> io::Result<()> {
     file.sync_all()
 }
 
-pub async fn destroy_removes_all_and_nothing_else(subject: Subject) -> Verdict {
+pub async fn destroy_removes_all_and_nothing_else(subject: StorageUnderTest) -> Verdict {
     let outside = tempfile::tempdir()?;
     fs::write(outside.path().join("file"), "kept")?;
     let (id, path) = make(&subject, Quota::NONE).await?;
@@ -45,7 +45,7 @@ pub async fn destroy_removes_all_and_nothing_else(subject: Subject) -> Verdict {
     Ok(())
 }
 
-pub async fn usage_follows_what_is_written(subject: Subject) -> Verdict {
+pub async fn usage_follows_what_is_written(subject: StorageUnderTest) -> Verdict {
     let (id, path) = make(&subject, Quota::NONE).await?;
     let empty = subject.storage.usage(&id).await?;
     ensure!(empty.tree.used_bytes < MIB, "an empty volume uses {empty:?}");
@@ -57,7 +57,7 @@ pub async fn usage_follows_what_is_written(subject: Subject) -> Verdict {
     Ok(subject.storage.destroy(&id).await?)
 }
 
-pub async fn a_quota_holds_or_is_refused(subject: Subject) -> Verdict {
+pub async fn a_quota_holds_or_is_refused(subject: StorageUnderTest) -> Verdict {
     const QUOTA: u64 = 16 * MIB;
     if !subject.storage.capabilities().disk_quota {
         let answer = make(&subject, Quota::of_tree(QUOTA)).await;

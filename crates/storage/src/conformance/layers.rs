@@ -10,13 +10,13 @@ use rustix::fs::{CWD, FileType, Mode, XattrFlags, mknodat, setxattr};
 use super::filling::{MIB, fill};
 use super::fixture::{hide, hide_below, layer, random_layer, write};
 use super::view::View;
-use super::{Failure, Subject, Verdict, ensure};
+use super::{Failure, StorageUnderTest, Verdict, ensure};
 use crate::{Base, LayerId, Quota, StorageError};
 use sandkeep_core::SandboxId;
 use sandkeep_tree::Root;
 
 /// Two layers, of which the upper one changes the lower one in every way.
-pub(super) async fn two_layers(subject: &Subject) -> Result<Vec<LayerId>, Failure> {
+pub(super) async fn two_layers(subject: &StorageUnderTest) -> Result<Vec<LayerId>, Failure> {
     let storage = &*subject.storage;
     let lower = layer(storage, &[], |draft| {
         for path in ["both", "lower", "gone", "gone-dir/file", "opaque/hidden", "dir/lower"] {
@@ -41,7 +41,7 @@ pub(super) async fn two_layers(subject: &Subject) -> Result<Vec<LayerId>, Failur
 }
 
 pub(super) async fn volume(
-    subject: &Subject,
+    subject: &StorageUnderTest,
     layers: &[LayerId],
 ) -> Result<(SandboxId, Root), Failure> {
     let id = SandboxId::random();
@@ -49,7 +49,7 @@ pub(super) async fn volume(
     Ok((id, root))
 }
 
-pub async fn the_kind_of_a_root_is_known_before_it_is_made(subject: Subject) -> Verdict {
+pub async fn the_kind_of_a_root_is_known_before_it_is_made(subject: StorageUnderTest) -> Verdict {
     let layers = Base::Layers(two_layers(&subject).await?);
     for base in [Base::Empty, layers] {
         let (id, told) = (SandboxId::random(), subject.storage.root_kind(&base));
@@ -61,7 +61,7 @@ pub async fn the_kind_of_a_root_is_known_before_it_is_made(subject: Subject) -> 
 }
 
 /// Removes the volumes and all layers.
-pub(super) async fn clear(subject: &Subject, volumes: &[&SandboxId]) -> Verdict {
+pub(super) async fn clear(subject: &StorageUnderTest, volumes: &[&SandboxId]) -> Verdict {
     for id in volumes {
         subject.storage.destroy(id).await?;
     }
@@ -101,7 +101,7 @@ fn ensure_untouched(view: &View) -> Verdict {
     Ok(())
 }
 
-pub async fn a_volume_shows_all_its_layers(subject: Subject) -> Verdict {
+pub async fn a_volume_shows_all_its_layers(subject: StorageUnderTest) -> Verdict {
     let layers = two_layers(&subject).await?;
     let (id, root) = volume(&subject, &layers).await?;
     let again = subject.storage.root(&id).await?;
@@ -116,7 +116,7 @@ pub async fn a_volume_shows_all_its_layers(subject: Subject) -> Verdict {
     clear(&subject, &[&id]).await
 }
 
-pub async fn what_is_written_above_is_seen_by_nobody_else(subject: Subject) -> Verdict {
+pub async fn what_is_written_above_is_seen_by_nobody_else(subject: StorageUnderTest) -> Verdict {
     let layers = two_layers(&subject).await?;
     let ((first, root), (second, beside)) =
         (volume(&subject, &layers).await?, volume(&subject, &layers).await?);
@@ -137,7 +137,7 @@ pub async fn what_is_written_above_is_seen_by_nobody_else(subject: Subject) -> V
     clear(&subject, &[&first, &second, &third]).await
 }
 
-pub async fn a_layer_may_hide_all_below_it(subject: Subject) -> Verdict {
+pub async fn a_layer_may_hide_all_below_it(subject: StorageUnderTest) -> Verdict {
     let mut layers = two_layers(&subject).await?;
     let top = layer(&*subject.storage, &layers, |draft| {
         hide_below(draft, "")?;
@@ -153,7 +153,7 @@ pub async fn a_layer_may_hide_all_below_it(subject: Subject) -> Verdict {
     clear(&subject, &[&id]).await
 }
 
-pub async fn a_draft_is_no_layer_before_it_is_kept(subject: Subject) -> Verdict {
+pub async fn a_draft_is_no_layer_before_it_is_kept(subject: StorageUnderTest) -> Verdict {
     let storage = &subject.storage;
     let id = random_layer();
     let Some(draft) = storage.draft_layer(&[], &id).await? else {
@@ -172,7 +172,7 @@ pub async fn a_draft_is_no_layer_before_it_is_kept(subject: Subject) -> Verdict 
     Ok(())
 }
 
-pub async fn a_layer_is_kept_once_and_for_all(subject: Subject) -> Verdict {
+pub async fn a_layer_is_kept_once_and_for_all(subject: StorageUnderTest) -> Verdict {
     let storage = &subject.storage;
     let id = random_layer();
     let mut drafts = Vec::new();
@@ -197,7 +197,7 @@ pub async fn a_layer_is_kept_once_and_for_all(subject: Subject) -> Verdict {
     clear(&subject, &[&volume]).await
 }
 
-pub async fn a_missing_layer_is_named(subject: Subject) -> Verdict {
+pub async fn a_missing_layer_is_named(subject: StorageUnderTest) -> Verdict {
     let mut layers = two_layers(&subject).await?;
     let missing = random_layer();
     layers.insert(1, missing.clone());
@@ -211,7 +211,7 @@ pub async fn a_missing_layer_is_named(subject: Subject) -> Verdict {
     clear(&subject, &[]).await
 }
 
-pub async fn a_removed_layer_is_gone_and_no_volume_breaks(subject: Subject) -> Verdict {
+pub async fn a_removed_layer_is_gone_and_no_volume_breaks(subject: StorageUnderTest) -> Verdict {
     let storage = &subject.storage;
     let layers = two_layers(&subject).await?;
     let (id, root) = volume(&subject, &layers).await?;
@@ -238,7 +238,7 @@ pub async fn a_removed_layer_is_gone_and_no_volume_breaks(subject: Subject) -> V
     Ok(())
 }
 
-pub async fn a_draft_that_a_crash_left_is_swept(subject: Subject) -> Verdict {
+pub async fn a_draft_that_a_crash_left_is_swept(subject: StorageUnderTest) -> Verdict {
     let layers = two_layers(&subject).await?;
     let (id, _) = volume(&subject, &layers).await?;
     let new = random_layer();
@@ -280,7 +280,7 @@ pub(super) fn fill_with_everything(view: &View) -> io::Result<()> {
     fs::set_permissions(view.join("dir"), fs::Permissions::from_mode(0o1770))
 }
 
-pub async fn what_a_volume_holds_becomes_a_layer(subject: Subject) -> Verdict {
+pub async fn what_a_volume_holds_becomes_a_layer(subject: StorageUnderTest) -> Verdict {
     let storage = &subject.storage;
     let mut layers = two_layers(&subject).await?;
     let (id, root) = volume(&subject, &layers).await?;
@@ -310,7 +310,7 @@ pub async fn what_a_volume_holds_becomes_a_layer(subject: Subject) -> Verdict {
     clear(&subject, &[&id, &copy]).await
 }
 
-pub async fn a_quota_holds_above_layers(subject: Subject) -> Verdict {
+pub async fn a_quota_holds_above_layers(subject: StorageUnderTest) -> Verdict {
     const QUOTA: u64 = 16 * MIB;
     if !subject.storage.capabilities().disk_quota {
         return Ok(());

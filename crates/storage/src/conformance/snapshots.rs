@@ -11,14 +11,14 @@ use rustix::fs::{XattrFlags, setxattr};
 use super::filling::{MIB, fill};
 use super::fixture::random_layer;
 use super::layers::{clear, fill_with_everything, two_layers, volume};
-use super::view::{Told, View};
-use super::{Failure, Subject, Verdict, ensure, make};
+use super::view::{FileFacts, View};
+use super::{Failure, StorageUnderTest, Verdict, ensure, make};
 use crate::{Base, LayerId, Limit, Quota, StorageError};
 use sandkeep_core::{SandboxId, SnapshotId};
 use sandkeep_tree::{Root, TreePath};
 
 /// The facts about a volume, by path.
-type Tale = BTreeMap<PathBuf, Told>;
+type Tale = BTreeMap<PathBuf, FileFacts>;
 
 /// A volume above layers that is fully captured in a snapshot, and then changed in every way.
 struct Taken {
@@ -29,7 +29,7 @@ struct Taken {
     after: Tale,
 }
 
-async fn take(subject: &Subject) -> Result<Taken, Failure> {
+async fn take(subject: &StorageUnderTest) -> Result<Taken, Failure> {
     let layers = two_layers(subject).await?;
     let (id, root) = volume(subject, &layers).await?;
     let view = View::open(&root)?;
@@ -74,7 +74,7 @@ fn tell(root: &Root) -> Result<Tale, Failure> {
 
 /// The content of a snapshot below a path.
 async fn held(
-    subject: &Subject,
+    subject: &StorageUnderTest,
     id: &SandboxId,
     snapshot: &SnapshotId,
     path: &str,
@@ -87,7 +87,7 @@ async fn held(
     Ok(Some(text))
 }
 
-pub async fn a_snapshot_keeps_what_the_volume_held(subject: Subject) -> Verdict {
+pub async fn a_snapshot_keeps_what_the_volume_held(subject: StorageUnderTest) -> Verdict {
     if !subject.storage.capabilities().snapshots {
         return Ok(());
     }
@@ -116,7 +116,9 @@ pub async fn a_snapshot_keeps_what_the_volume_held(subject: Subject) -> Verdict 
     clear(&subject, &[&id, &fork]).await
 }
 
-pub async fn a_rollback_brings_all_back_and_takes_no_snapshot(subject: Subject) -> Verdict {
+pub async fn a_rollback_brings_all_back_and_takes_no_snapshot(
+    subject: StorageUnderTest,
+) -> Verdict {
     if !subject.storage.capabilities().snapshots {
         return Ok(());
     }
@@ -141,7 +143,7 @@ pub async fn a_rollback_brings_all_back_and_takes_no_snapshot(subject: Subject) 
     clear(&subject, &[&id]).await
 }
 
-pub async fn a_fork_needs_its_source_no_more(subject: Subject) -> Verdict {
+pub async fn a_fork_needs_its_source_no_more(subject: StorageUnderTest) -> Verdict {
     if !subject.storage.capabilities().snapshots {
         return Ok(());
     }
@@ -165,7 +167,7 @@ pub async fn a_fork_needs_its_source_no_more(subject: Subject) -> Verdict {
     clear(&subject, &[&one, &other]).await
 }
 
-pub async fn a_deleted_snapshot_takes_nothing_with_it(subject: Subject) -> Verdict {
+pub async fn a_deleted_snapshot_takes_nothing_with_it(subject: StorageUnderTest) -> Verdict {
     if !subject.storage.capabilities().snapshots {
         return Ok(());
     }
@@ -192,7 +194,7 @@ pub async fn a_deleted_snapshot_takes_nothing_with_it(subject: Subject) -> Verdi
     clear(&subject, &[&id, &fork]).await
 }
 
-pub async fn a_snapshot_that_is_not_there_is_named(subject: Subject) -> Verdict {
+pub async fn a_snapshot_that_is_not_there_is_named(subject: StorageUnderTest) -> Verdict {
     if !subject.storage.capabilities().snapshots {
         return Ok(());
     }
@@ -221,7 +223,7 @@ pub async fn a_snapshot_that_is_not_there_is_named(subject: Subject) -> Verdict 
     Ok(storage.destroy(&id).await?)
 }
 
-pub async fn snapshots_go_with_their_volume(subject: Subject) -> Verdict {
+pub async fn snapshots_go_with_their_volume(subject: StorageUnderTest) -> Verdict {
     if !subject.storage.capabilities().snapshots {
         return Ok(());
     }
@@ -242,7 +244,7 @@ pub async fn snapshots_go_with_their_volume(subject: Subject) -> Verdict {
     Ok(())
 }
 
-pub async fn a_snapshot_becomes_a_layer(subject: Subject) -> Verdict {
+pub async fn a_snapshot_becomes_a_layer(subject: StorageUnderTest) -> Verdict {
     if !subject.storage.capabilities().snapshots {
         return Ok(());
     }
@@ -255,7 +257,7 @@ pub async fn a_snapshot_becomes_a_layer(subject: Subject) -> Verdict {
     clear(&subject, &[&id, &above]).await
 }
 
-pub async fn what_a_snapshot_holds_is_counted(subject: Subject) -> Verdict {
+pub async fn what_a_snapshot_holds_is_counted(subject: StorageUnderTest) -> Verdict {
     if !subject.storage.capabilities().snapshots {
         return Ok(());
     }
@@ -286,7 +288,7 @@ fn is_full(written: &io::Result<()>) -> bool {
     )
 }
 
-pub async fn the_limit_of_the_tree_holds_for_clones(subject: Subject) -> Verdict {
+pub async fn the_limit_of_the_tree_holds_for_clones(subject: StorageUnderTest) -> Verdict {
     let (storage, can) = (&subject.storage, subject.storage.capabilities());
     if !can.snapshots || !can.disk_quota {
         return Ok(());
@@ -327,7 +329,7 @@ fn fill_up(root: &Path) -> Verdict {
 }
 
 /// A full tree is when a rollback is needed most.
-pub async fn a_full_tree_can_be_taken_forked_and_rolled_back(subject: Subject) -> Verdict {
+pub async fn a_full_tree_can_be_taken_forked_and_rolled_back(subject: StorageUnderTest) -> Verdict {
     let (storage, can) = (&subject.storage, subject.storage.capabilities());
     if !can.snapshots || !can.disk_quota {
         return Ok(());
@@ -369,7 +371,7 @@ pub async fn a_full_tree_can_be_taken_forked_and_rolled_back(subject: Subject) -
     clear(&subject, &[&id, &fork, &twice]).await
 }
 
-pub async fn the_limit_of_tree_and_snapshots_holds(subject: Subject) -> Verdict {
+pub async fn the_limit_of_tree_and_snapshots_holds(subject: StorageUnderTest) -> Verdict {
     let (storage, can) = (&subject.storage, subject.storage.capabilities());
     if !can.snapshots || !can.disk_quota {
         return Ok(());
@@ -404,7 +406,7 @@ pub async fn the_limit_of_tree_and_snapshots_holds(subject: Subject) -> Verdict 
 }
 
 /// The same above layers.
-pub async fn a_clone_above_layers_counts_only_its_own(subject: Subject) -> Verdict {
+pub async fn a_clone_above_layers_counts_only_its_own(subject: StorageUnderTest) -> Verdict {
     let (storage, can) = (&subject.storage, subject.storage.capabilities());
     if !can.snapshots || !can.disk_quota {
         return Ok(());

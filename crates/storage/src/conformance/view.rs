@@ -49,7 +49,7 @@ impl View {
     }
 
     /// All facts about the tree, by path, independent of how it is read.
-    pub fn tell(&self) -> io::Result<BTreeMap<PathBuf, Told>> {
+    pub fn tell(&self) -> io::Result<BTreeMap<PathBuf, FileFacts>> {
         let through_mount = told(&sandkeep_tree::View::of_dir(&self.path)?)?;
         let without = told(&sandkeep_tree::View::of_root(&self.root)?)?;
         match through_mount == without {
@@ -70,7 +70,7 @@ impl Drop for View {
 
 /// The facts about a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct FileFacts {
     kind: FileType,
     mode: u32,
     owner: (u32, u32),
@@ -81,7 +81,7 @@ pub(crate) struct Told {
     attributes: Vec<(CString, Vec<u8>)>,
 }
 
-impl Told {
+impl FileFacts {
     fn of(node: &sandkeep_tree::Node) -> io::Result<Self> {
         let mut holds = Vec::new();
         match node.kind() {
@@ -103,7 +103,7 @@ impl Told {
 }
 
 /// All facts about a tree, by path.
-pub(crate) fn told(view: &sandkeep_tree::View) -> io::Result<BTreeMap<PathBuf, Told>> {
+pub(crate) fn told(view: &sandkeep_tree::View) -> io::Result<BTreeMap<PathBuf, FileFacts>> {
     let mut told = BTreeMap::new();
     let mut left = vec![(PathBuf::new(), view.root()?)];
     while let Some((path, directory)) = left.pop() {
@@ -111,7 +111,7 @@ pub(crate) fn told(view: &sandkeep_tree::View) -> io::Result<BTreeMap<PathBuf, T
             let name = OsStr::from_bytes(entry.name.to_bytes());
             let node = directory.child(name.as_bytes())?.ok_or(io::ErrorKind::NotFound)?;
             assert_eq!(node.stat().st_ino, entry.stat.st_ino, "{path:?}/{name:?} is two files");
-            told.insert(path.join(name), Told::of(&node)?);
+            told.insert(path.join(name), FileFacts::of(&node)?);
             if node.kind() == FileType::Directory {
                 left.push((path.join(name), node));
             }

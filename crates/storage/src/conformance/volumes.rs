@@ -4,12 +4,12 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
-use super::{Failure, Subject, Verdict, ensure, make};
+use super::{Failure, StorageUnderTest, Verdict, ensure, make};
 use crate::{Base, Quota, StorageError};
 use sandkeep_core::{SandboxId, SnapshotId};
 use sandkeep_tree::Root;
 
-pub async fn a_new_volume_is_an_empty_directory_of_root(subject: Subject) -> Verdict {
+pub async fn a_new_volume_is_an_empty_directory_of_root(subject: StorageUnderTest) -> Verdict {
     let (id, path) = make(&subject, Quota::NONE).await?;
     let metadata = fs::symlink_metadata(&path)?;
     ensure!(metadata.is_dir(), "{} is no directory", path.display());
@@ -26,7 +26,7 @@ pub async fn a_new_volume_is_an_empty_directory_of_root(subject: Subject) -> Ver
     Ok(subject.storage.destroy(&id).await?)
 }
 
-pub async fn a_volume_is_made_only_once(subject: Subject) -> Verdict {
+pub async fn a_volume_is_made_only_once(subject: StorageUnderTest) -> Verdict {
     let (id, path) = make(&subject, Quota::NONE).await?;
     fs::write(path.join("file"), "kept")?;
     let answer = subject.storage.create(&id, &Base::Empty, &Quota::NONE).await;
@@ -35,7 +35,7 @@ pub async fn a_volume_is_made_only_once(subject: Subject) -> Verdict {
     Ok(subject.storage.destroy(&id).await?)
 }
 
-pub async fn what_does_not_exist_is_not_found(subject: Subject) -> Verdict {
+pub async fn what_does_not_exist_is_not_found(subject: StorageUnderTest) -> Verdict {
     let id = SandboxId::random();
     let root = subject.storage.root(&id).await;
     ensure!(matches!(root, Err(StorageError::NotFound { .. })), "root answered {root:?}");
@@ -44,7 +44,7 @@ pub async fn what_does_not_exist_is_not_found(subject: Subject) -> Verdict {
     Ok(())
 }
 
-pub async fn destroy_may_be_repeated(subject: Subject) -> Verdict {
+pub async fn destroy_may_be_repeated(subject: StorageUnderTest) -> Verdict {
     subject.storage.destroy(&SandboxId::random()).await?;
     let (id, path) = make(&subject, Quota::NONE).await?;
     subject.storage.destroy(&id).await?;
@@ -56,13 +56,13 @@ pub async fn destroy_may_be_repeated(subject: Subject) -> Verdict {
 }
 
 /// The directory of the volumes.
-async fn volumes_dir(subject: &Subject) -> Result<PathBuf, Failure> {
+async fn volumes_dir(subject: &StorageUnderTest) -> Result<PathBuf, Failure> {
     let (id, path) = make(subject, Quota::NONE).await?;
     subject.storage.destroy(&id).await?;
     path.parent().map(PathBuf::from).ok_or_else(|| Failure("a volume is /".to_owned()))
 }
 
-pub async fn a_half_made_volume_is_listed_and_destroyed(subject: Subject) -> Verdict {
+pub async fn a_half_made_volume_is_listed_and_destroyed(subject: StorageUnderTest) -> Verdict {
     let (dir, id) = (volumes_dir(&subject).await?, SandboxId::random());
     (subject.half_make)(&dir, &id);
     let listed = subject.storage.list().await?;
@@ -72,7 +72,7 @@ pub async fn a_half_made_volume_is_listed_and_destroyed(subject: Subject) -> Ver
     Ok(())
 }
 
-pub async fn only_volumes_are_listed(subject: Subject) -> Verdict {
+pub async fn only_volumes_are_listed(subject: StorageUnderTest) -> Verdict {
     let dir = volumes_dir(&subject).await?;
     let file_like_a_volume = dir.join(SandboxId::random().as_str());
     fs::write(&file_like_a_volume, "")?;
@@ -95,7 +95,7 @@ pub async fn only_volumes_are_listed(subject: Subject) -> Verdict {
     Ok(())
 }
 
-pub async fn fifty_at_once_leave_nothing(subject: Subject) -> Verdict {
+pub async fn fifty_at_once_leave_nothing(subject: StorageUnderTest) -> Verdict {
     let tasks: Vec<_> = (0..50)
         .map(|n: u32| {
             let subject = subject.clone();
@@ -116,7 +116,7 @@ pub async fn fifty_at_once_leave_nothing(subject: Subject) -> Verdict {
     Ok(())
 }
 
-pub async fn what_it_cannot_do_it_refuses(subject: Subject) -> Verdict {
+pub async fn what_it_cannot_do_it_refuses(subject: StorageUnderTest) -> Verdict {
     let (id, _) = make(&subject, Quota::NONE).await?;
     if !subject.storage.capabilities().snapshots {
         let answer = subject.storage.snapshot(&id, &SnapshotId::random()).await;

@@ -37,12 +37,12 @@ pub(super) struct Copy<'a> {
     /// The root of the copy.
     top: OwnedFd,
     /// The first name of each file with several, by device and inode.
-    linked: HashMap<(u64, u64), Place>,
+    linked: HashMap<(u64, u64), RelativePath>,
     effort: Effort,
 }
 
 /// The path of a file within a tree.
-pub(super) type Place = CString;
+pub(super) type RelativePath = CString;
 
 impl<'a> Copy<'a> {
     pub fn new(purpose: Purpose, to: OwnedFd) -> Self {
@@ -121,7 +121,7 @@ impl<'a> Copy<'a> {
         level: &Level,
         name: &CStr,
         stat: &Stat,
-        place: &Place,
+        place: &RelativePath,
     ) -> io::Result<()> {
         let shared = match self.earlier {
             Some(earlier) => earlier.link(stat, &level.to, name)?,
@@ -167,7 +167,7 @@ impl Level {
         Ok(Self { names: untrusted::entries(&from)?, stat: fstat(&from)?, from, to, path })
     }
 
-    fn place(&self, name: &CStr) -> Place {
+    fn place(&self, name: &CStr) -> RelativePath {
         let path = [&self.path, name.to_bytes()].concat();
         CString::new(path).expect("names of files hold no NUL")
     }

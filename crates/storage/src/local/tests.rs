@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::Storage as _;
-use crate::conformance::{Reopen, Subject, crashes, run};
+use crate::conformance::{Reopen, StorageUnderTest, crashes, run};
 use sandkeep_core::SnapshotId;
 
 /// A crash after mkdir and before chmod.
@@ -46,7 +46,8 @@ fn is_empty(path: &Path) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn local_storage_keeps_every_promise() {
     let (dir, storage) = storage();
-    let subject = Subject { storage: Arc::new(storage), half_make, reopen: reopen(dir.path()) };
+    let subject =
+        StorageUnderTest { storage: Arc::new(storage), half_make, reopen: reopen(dir.path()) };
     run(subject).await.unwrap_or_else(|violation| panic!("{violation}"));
     assert!(is_empty(&trash(&dir)), "something is left in the trash");
 }

@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, Stat, linkat, openat};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::copy::{Place, open_place};
+use super::copy::{RelativePath, open_place};
 use sandkeep_core::limits;
 
 /// The state of a live file when it was copied.
@@ -100,7 +100,7 @@ impl List {
         Ok(Self { file: BufWriter::new(file), settled: (settled, now.tv_nsec) })
     }
 
-    pub fn note(&mut self, stat: &Stat, place: &Place) -> io::Result<()> {
+    pub fn note(&mut self, stat: &Stat, place: &RelativePath) -> io::Result<()> {
         let Stamp { size, modified, changed } = Stamp::of(stat);
         if changed >= self.settled {
             return Ok(());

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
-use super::burial::needless;
 use super::look::{self, Kind, Seen, Volume, has_snapshots};
 use super::names::{self, Names};
+use super::removal::needless;
 use super::{Claim, Tool, ZfsStorage, place};
 use sandkeep_core::{SandboxId, SnapshotId};
 

@@ -70,7 +70,7 @@ impl Zfs {
         let storage = Arc::clone(self);
         let discard = move || {
             let _changing = storage.changing();
-            if let Err(error) = storage.bury(&name) {
+            if let Err(error) = storage.remove_dataset(&name) {
                 tracing::warn!(%error, "a draft of a layer stays until the next start");
             }
         };
@@ -160,7 +160,7 @@ impl BlockingLayers for Zfs {
     fn remove_layer(&self, layer: &LayerKey) -> Result<(), StorageError> {
         let _changing = self.changing();
         let removed = self.kept().and_then(|kept| match kept.get(layer) {
-            Some(top) => self.bury(names::split(&top.snapshot).0),
+            Some(top) => self.remove_dataset(names::split(&top.snapshot).0),
             None => Ok(()),
         });
         removed.map_err(|source| io_error(format!("remove {layer}"), source))

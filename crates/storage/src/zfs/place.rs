@@ -119,7 +119,7 @@ pub fn release(path: &Path) -> io::Result<()> {
 }
 
 /// Gives the root directory of a new dataset the mode and owner of a volume's root.
-pub fn dress(path: &Path, ids: Ids) -> io::Result<()> {
+pub fn set_root_attributes(path: &Path, ids: Ids) -> io::Result<()> {
     ids.give_to_root(CWD, path)?;
     Ok(chmodat(CWD, path, Mode::from_raw_mode(0o755), AtFlags::empty())?)
 }

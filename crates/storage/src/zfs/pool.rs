@@ -148,7 +148,7 @@ impl Zfs {
         let draft = self.names.new_trial(&random());
         let path = self.make(&draft, place::DRAFT, Start::Empty, &[])?;
         let tried = mount::can_be_id_mapped(&path);
-        self.bury(&draft)?;
+        self.remove_dataset(&draft)?;
         Ok(if tried? { Ids::Plain } else { Ids::Shifted })
     }
 }

@@ -22,7 +22,7 @@ use sandkeep_core::{SandboxId, SnapshotId, failpoint};
 use sandkeep_tree::{Root, View};
 
 /// One snapshot of a volume.
-pub(super) struct Found {
+pub(super) struct ListedSnapshot {
     /// Including that of its dataset.
     pub name: String,
     /// Its size, and how much of that was in layers.
@@ -30,7 +30,7 @@ pub(super) struct Found {
     base: u64,
 }
 
-impl Found {
+impl ListedSnapshot {
     fn own_bytes(&self) -> u64 {
         self.referenced.saturating_sub(self.base)
     }
@@ -41,7 +41,7 @@ impl Zfs {
         &self,
         id: &SandboxId,
         snapshot: &SnapshotId,
-    ) -> Result<Found, StorageError> {
+    ) -> Result<ListedSnapshot, StorageError> {
         let missing = || {
             let (id, snapshot) = (id.clone(), snapshot.clone());
             StorageError::SnapshotNotFound { id, snapshot }
@@ -53,7 +53,7 @@ impl Zfs {
         };
         let name = name.ok_or_else(missing)?;
         let [referenced, base] = self.numbers(&name, ["referenced", BASE]).map_err(failed)?;
-        Ok(Found { name, referenced, base })
+        Ok(ListedSnapshot { name, referenced, base })
     }
 
     /// Dirty pages of memory mappings are unknown to the pool until they are written back.
@@ -79,7 +79,7 @@ impl Zfs {
     }
 
     /// Makes a clone of a snapshot the tree, with the same limits.
-    fn exchange(&self, id: &SandboxId, snapshot: &Found) -> io::Result<()> {
+    fn exchange(&self, id: &SandboxId, snapshot: &ListedSnapshot) -> io::Result<()> {
         let volume = self.volume(id)?;
         let tree = volume.tree()?;
         let wanted = format!("{},{BASE}", limit::PROPERTIES);

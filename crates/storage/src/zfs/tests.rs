@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use self::pool::{Pool, zfs};
 use super::*;
 use crate::Storage as _;
-use crate::conformance::{Reopen, Subject, crashes, run};
+use crate::conformance::{Reopen, StorageUnderTest, crashes, run};
 use sandkeep_core::SnapshotId;
 use sandkeep_sys::mount;
 
@@ -82,7 +82,7 @@ async fn zfs_storage_keeps_every_promise() {
     let reopen: Reopen =
         Arc::new(move || Arc::new(ZfsStorage::open(&data, &given).expect("open again")));
     let storage = Arc::new(bench.reopen());
-    let subject = Subject { storage, half_make, reopen };
+    let subject = StorageUnderTest { storage, half_make, reopen };
     run(subject).await.unwrap_or_else(|violation| panic!("{violation}"));
     bench.end().await;
 }

@@ -17,7 +17,9 @@ use guest_proto::LeafKind;
 
 use crate::namespace;
 
-use super::{Controllers, Entry, Hierarchy, LeafFiles, LeafLimits, Limits, Place, Used, files};
+use super::{
+    Controllers, Entry, GroupPlacement, Hierarchy, LeafFiles, LeafLimits, Limits, Used, files,
+};
 
 pub struct Groupless {
     /// A directory for each sandbox.
@@ -87,11 +89,11 @@ impl Hierarchy for Groupless {
         files::make(&self.made.join(sandbox))
     }
 
-    fn entry(&self, sandbox: &str, _: Place) -> io::Result<Entry> {
+    fn entry(&self, sandbox: &str, _: GroupPlacement) -> io::Result<Entry> {
         fs::metadata(self.made.join(sandbox)).map(|_| Entry::None)
     }
 
-    fn pids(&self, sandbox: &str, _: Place) -> io::Result<Vec<u32>> {
+    fn pids(&self, sandbox: &str, _: GroupPlacement) -> io::Result<Vec<u32>> {
         let guests = guests(&self.instance)?.into_iter();
         Ok(guests.filter(|(_, of)| of == sandbox).map(|(pid, _)| pid).collect())
     }
@@ -114,7 +116,7 @@ impl Hierarchy for Groupless {
     }
 
     fn used(&self, sandbox: &str) -> io::Result<Used> {
-        let pids = self.pids(sandbox, Place::Beside)?;
+        let pids = self.pids(sandbox, GroupPlacement::Beside)?;
         let guest = pids.first().copied().ok_or(io::ErrorKind::NotFound)?;
         usage::of_tree(guest)
     }

@@ -6,7 +6,7 @@ mod machine;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use super::{Controllers, Hierarchy, LeafLimits, Limits, Place, Unusable, V1, V2, files};
+use super::{Controllers, GroupPlacement, Hierarchy, LeafLimits, Limits, Unusable, V1, V2, files};
 
 const LIMITS: Limits = Limits { memory_bytes: 64 << 20, cpus: 0.5, pids: 32 };
 
@@ -66,7 +66,7 @@ fn keeps_its_promises(hierarchy: &dyn Hierarchy) {
     hierarchy.make("sandbox", &LIMITS).expect("groups are made");
     hierarchy.make("sandbox", &LIMITS).expect("making them again is fine");
     assert_eq!(hierarchy.sandboxes().expect("listed"), ["sandbox"]);
-    for place in [Place::Beside, Place::Within] {
+    for place in [GroupPlacement::Beside, GroupPlacement::Within] {
         assert!(hierarchy.pids("sandbox", place).expect("read").is_empty());
         assert!(hierarchy.pids("other", place).expect("no such sandbox is fine").is_empty());
         hierarchy.entry("sandbox", place).expect("it can be entered");

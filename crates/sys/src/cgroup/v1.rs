@@ -18,8 +18,8 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::files::{self, CgroupMount, Membership, MountKind};
 use super::{
-    Controllers, Entry, Hierarchy, LeafFiles, LeafLimits, Limits, Maker, Place, TOOL, Unusable,
-    Used, cpu_quota_micros, until_frozen,
+    Controllers, Entry, GroupPlacement, Hierarchy, LeafFiles, LeafLimits, Limits, Maker, TOOL,
+    Unusable, Used, cpu_quota_micros, until_frozen,
 };
 
 /// The fraction of its memory limit that a sandbox may use additionally for TCP buffers.
@@ -182,27 +182,29 @@ impl Hierarchy for V1 {
         Ok(())
     }
 
-    fn entry(&self, sandbox: &str, place: Place) -> io::Result<Entry> {
-        if place == Place::Within {
+    fn entry(&self, sandbox: &str, place: GroupPlacement) -> io::Result<Entry> {
+        if place == GroupPlacement::Within {
             self.make_leaf(sandbox, TOOL, &LeafLimits::NONE)?;
         }
         let open = |base: &Path| {
             let group = base.join(sandbox);
             let within = [group.join("work").join(TOOL), group.join("work")];
             let group = match place {
-                Place::Beside => group,
-                Place::Within => within.into_iter().find(|dir| dir.is_dir()).unwrap_or(group),
+                GroupPlacement::Beside => group,
+                GroupPlacement::Within => {
+                    within.into_iter().find(|dir| dir.is_dir()).unwrap_or(group)
+                }
             };
             open_file(&group.join("tasks"), OFlags::WRONLY)
         };
         self.bases().into_iter().map(open).collect::<io::Result<_>>().map(Entry::V1)
     }
 
-    fn pids(&self, sandbox: &str, place: Place) -> io::Result<Vec<u32>> {
+    fn pids(&self, sandbox: &str, place: GroupPlacement) -> io::Result<Vec<u32>> {
         let group = self.freezer.join(sandbox);
         let group = match place {
-            Place::Beside => group,
-            Place::Within => group.join("work").join(TOOL),
+            GroupPlacement::Beside => group,
+            GroupPlacement::Within => group.join("work").join(TOOL),
         };
         files::pids(&group.join("cgroup.procs"))
     }

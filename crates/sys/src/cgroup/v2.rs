@@ -12,8 +12,8 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::files::{self, CgroupMount, Membership, MountKind};
 use super::{
-    CPU_PERIOD_MICROS, Controllers, Entry, GUEST, Hierarchy, LeafFiles, LeafLimits, Limits, Maker,
-    Place, TOOL, Unusable, Used, cpu_quota_micros, until_frozen,
+    CPU_PERIOD_MICROS, Controllers, Entry, GUEST, GroupPlacement, Hierarchy, LeafFiles, LeafLimits,
+    Limits, Maker, TOOL, Unusable, Used, cpu_quota_micros, until_frozen,
 };
 
 /// The group that the daemon moves to if it is in the way at the top.
@@ -74,10 +74,10 @@ impl V2 {
         self.base.join(sandbox).join("work")
     }
 
-    fn place(&self, sandbox: &str, place: Place) -> PathBuf {
+    fn place(&self, sandbox: &str, place: GroupPlacement) -> PathBuf {
         match place {
-            Place::Beside => self.base.join(sandbox).join(GUEST),
-            Place::Within => self.work(sandbox).join(TOOL),
+            GroupPlacement::Beside => self.base.join(sandbox).join(GUEST),
+            GroupPlacement::Within => self.work(sandbox).join(TOOL),
         }
     }
 }
@@ -163,7 +163,7 @@ impl Hierarchy for V2 {
     }
 
     fn make(&self, sandbox: &str, limits: &Limits) -> io::Result<()> {
-        let (group, guest) = (self.base.join(sandbox), self.place(sandbox, Place::Beside));
+        let (group, guest) = (self.base.join(sandbox), self.place(sandbox, GroupPlacement::Beside));
         if self.maker == Maker::We {
             files::make(&group)?;
         }
@@ -188,14 +188,14 @@ impl Hierarchy for V2 {
         Ok(())
     }
 
-    fn entry(&self, sandbox: &str, place: Place) -> io::Result<Entry> {
-        if place == Place::Within {
+    fn entry(&self, sandbox: &str, place: GroupPlacement) -> io::Result<Entry> {
+        if place == GroupPlacement::Within {
             self.make_leaf(sandbox, TOOL, &LeafLimits::NONE)?;
         }
         Ok(Entry::V2(open_dir(&self.place(sandbox, place))?))
     }
 
-    fn pids(&self, sandbox: &str, place: Place) -> io::Result<Vec<u32>> {
+    fn pids(&self, sandbox: &str, place: GroupPlacement) -> io::Result<Vec<u32>> {
         files::pids(&self.place(sandbox, place).join("cgroup.procs"))
     }
 

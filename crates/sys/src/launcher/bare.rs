@@ -15,13 +15,13 @@ use crate::{dev, mount};
 
 /// The launcher's rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum LauncherRights {
     Root,
     /// All capabilities in a user namespace of its own, and none elsewhere.
     User,
 }
 
-impl Standing {
+impl LauncherRights {
     /// Those of this process.
     pub fn own() -> Self {
         match rustix::process::geteuid().is_root() {
@@ -54,13 +54,13 @@ impl Kept {
 }
 
 /// Replaces the host's mounts by a namespace with an empty root and /dev.
-pub fn shrink_namespace(standing: Standing) -> io::Result<()> {
+pub fn shrink_namespace(standing: LauncherRights) -> io::Result<()> {
     // SAFETY: only CLONE_FILES would endanger descriptors of other threads; it is not asked for.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS)? };
     mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?;
     let kept = match standing {
-        Standing::Root => None,
-        Standing::User => Some(Kept::of_host()?),
+        LauncherRights::Root => None,
+        LauncherRights::User => Some(Kept::of_host()?),
     };
     let root = small_tmpfs(MountAttrFlags::MOUNT_ATTR_NOEXEC)?;
     // Any directory will do for attaching the new root; this one always exists.

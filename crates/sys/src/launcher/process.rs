@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::bare::{self, Standing};
+use super::bare::{self, LauncherRights};
 use super::child::{Child, Ids, Report, spawn};
 use super::received::{Received, set_properties};
 use super::{Answer, Launch, Lifeline, MESSAGE_MAX_BYTES, Means, Request};
@@ -126,14 +126,14 @@ struct Process {
 impl Process {
     /// An error has the name of the failed step.
     fn set_up() -> Result<Self, (&'static str, io::Error)> {
-        let standing = Standing::own();
-        if standing == Standing::User {
+        let standing = LauncherRights::own();
+        if standing == LauncherRights::User {
             namespace::enter_user().map_err(|error| ("enter a user namespace", error))?;
         }
         Self::set_up_as(standing).map_err(|error| ("set up its namespaces", error))
     }
 
-    fn set_up_as(standing: Standing) -> io::Result<Self> {
+    fn set_up_as(standing: LauncherRights) -> io::Result<Self> {
         rustix::thread::set_name(c"sandkeep-launch")?;
         // All that it makes is for sandboxes: the daemon's may be narrower.
         rustix::process::umask(Mode::from_raw_mode(0o022));
@@ -141,7 +141,7 @@ impl Process {
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
         let read = OFlags::RDONLY | OFlags::CLOEXEC;
         let proc = open("/proc", read | OFlags::DIRECTORY, Mode::empty())?;
-        if standing == Standing::User {
+        if standing == LauncherRights::User {
             namespace::leave_host()?;
         }
         let home_network = namespace::open(proc.as_fd(), "thread-self/ns/net")?;

@@ -13,7 +13,7 @@ use std::path::{Component, Path, PathBuf};
 
 use tar::{Archive, EntryType};
 
-use self::place::{Place, Stamp};
+use self::place::{Stamp, UnpackTarget};
 use super::write::make_parents;
 use crate::answer::{EntryKind, Failure, FailureKind, Unpacked};
 use crate::request::{Ownership, UnpackArchive};
@@ -43,7 +43,7 @@ pub fn unpack_into(
         return Err(Failure::new(FailureKind::NotADirectory, message).at(root));
     }
     let mut unpacking = Unpacking {
-        place: Place::open(root)?,
+        place: UnpackTarget::open(root)?,
         ownership,
         directories: Vec::new(),
         unpacked: Unpacked { entries: 0, bytes: 0 },
@@ -92,7 +92,7 @@ fn drain(from: &mut dyn Read) -> Result<(), Failure> {
 }
 
 struct Unpacking {
-    place: Place,
+    place: UnpackTarget,
     ownership: Ownership,
     /// They get their modes and times at the end: until then entries are written into them.
     directories: Vec<(PathBuf, Stamp)>,

@@ -33,7 +33,7 @@ pub fn grep(call: &Grep, tell: &mut dyn FnMut(Progress)) -> Result<String, Refus
     let (mut lines, mut is_full) = (Vec::new(), false);
     while !is_full && let Some(entry) = files.next_file() {
         let name = shown(entry.path());
-        let mut found = Found { name: &name, matcher: &matcher, lines: &mut lines, limit };
+        let mut found = LineCollector { name: &name, matcher: &matcher, lines: &mut lines, limit };
         if searcher.search_path(&matcher, entry.path(), &mut found).is_err() {
             files.unreadable += 1;
         }
@@ -86,14 +86,14 @@ fn only(root: &Path, glob: &str) -> Result<Override, Refusal> {
 }
 
 /// Collects the matching lines of one file, until the limit is exceeded.
-struct Found<'a> {
+struct LineCollector<'a> {
     name: &'a str,
     matcher: &'a RegexMatcher,
     lines: &'a mut Vec<String>,
     limit: usize,
 }
 
-impl Sink for Found<'_> {
+impl Sink for LineCollector<'_> {
     type Error = std::io::Error;
 
     fn matched(&mut self, _: &Searcher, found: &SinkMatch<'_>) -> Result<bool, std::io::Error> {

@@ -4,7 +4,7 @@
 
 use std::io::{self, Read};
 
-use super::{Change, ChangeKind, Diff, FileKind, Told, ToldFacts, content};
+use super::{Change, ChangeKind, Diff, FileChange, FileFacts, FileKind, content};
 use crate::archive::{ChosenArchive, Hardlinks, Piece};
 use crate::{TreePath, View};
 
@@ -12,9 +12,9 @@ use crate::{TreePath, View};
 pub const MANIFEST: &str = "sandkeep-diff.json";
 
 /// The changes with the digests of all regular files in them.
-pub fn told_with_digests(diff: &Diff, from: &View, to: &View) -> io::Result<Vec<Told>> {
+pub fn told_with_digests(diff: &Diff, from: &View, to: &View) -> io::Result<Vec<FileChange>> {
     let one = |change: &Change| {
-        let mut told = Told::of(change);
+        let mut told = FileChange::of(change);
         let old_path = change.from_path.as_ref().unwrap_or(&change.path);
         add_digest(told.before.as_mut(), from, old_path)?;
         add_digest(told.after.as_mut(), to, &change.path)?;
@@ -23,7 +23,7 @@ pub fn told_with_digests(diff: &Diff, from: &View, to: &View) -> io::Result<Vec<
     diff.changes.iter().map(one).collect()
 }
 
-fn add_digest(facts: Option<&mut ToldFacts>, view: &View, path: &TreePath) -> io::Result<()> {
+fn add_digest(facts: Option<&mut FileFacts>, view: &View, path: &TreePath) -> io::Result<()> {
     if let Some(facts) = facts.filter(|facts| facts.kind == FileKind::File)
         && let Some(node) = view.look(path)?
     {

@@ -29,7 +29,7 @@ struct Pair {
 
 /// The relation of a path to the requested ones.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum PathRelation {
     Within,
     /// A requested path is below it.
     OnTheWay,
@@ -48,7 +48,7 @@ struct Walk<'a> {
 pub(super) fn walk(from: &View, to: &View, options: &Options) -> io::Result<Diff> {
     let mut walk = Walk { options, diff: Diff::default(), entries: 0 };
     let (before, after) = (from.root()?, to.root()?);
-    if walk.place(&TreePath::default()) == Place::Within {
+    if walk.place(&TreePath::default()) == PathRelation::Within {
         let differs = aspects(&before, &after, &TreePath::default(), options)?;
         walk.note(TreePath::default(), differs, &before, &after)?;
     }
@@ -69,7 +69,7 @@ pub(super) fn walk(from: &View, to: &View, options: &Options) -> io::Result<Diff
             continue;
         };
         let below = match walk.place(&path) {
-            Place::Outside => None,
+            PathRelation::Outside => None,
             place => walk.compare(level, &pair, &path, place)?,
         };
         let Some((before, after)) = below else { continue };
@@ -89,15 +89,17 @@ impl Walk<'_> {
             || self.diff.changes.len() >= self.options.changes_max
     }
 
-    fn place(&self, path: &TreePath) -> Place {
+    fn place(&self, path: &TreePath) -> PathRelation {
         if self.options.hidden.iter().any(|hidden| path.is_beneath(hidden)) {
-            return Place::Outside;
+            return PathRelation::Outside;
         }
         let asked = &self.options.beneath;
         match () {
-            () if asked.is_empty() || asked.iter().any(|top| path.is_beneath(top)) => Place::Within,
-            () if asked.iter().any(|top| top.is_beneath(path)) => Place::OnTheWay,
-            () => Place::Outside,
+            () if asked.is_empty() || asked.iter().any(|top| path.is_beneath(top)) => {
+                PathRelation::Within
+            }
+            () if asked.iter().any(|top| top.is_beneath(path)) => PathRelation::OnTheWay,
+            () => PathRelation::Outside,
         }
     }
 
@@ -131,7 +133,7 @@ impl Walk<'_> {
         level: &Level,
         pair: &Pair,
         path: &TreePath,
-        place: Place,
+        place: PathRelation,
     ) -> io::Result<Below> {
         if let (Some(before), Some(after)) = (&pair.before, &pair.after)
             && (is_same_file(before, after) && !is_directory(before)
@@ -147,7 +149,7 @@ impl Walk<'_> {
         let after = child(&level.after, &pair.after)?;
         match (&before, &after) {
             (None, None) => return Ok(None),
-            (Some(node), None) if place == Place::Within => {
+            (Some(node), None) if place == PathRelation::Within => {
                 self.one_sided(ChangeKind::Deleted, path, node)?;
             }
             // Parents of a removed entry may stay.
@@ -156,7 +158,7 @@ impl Walk<'_> {
             (Some(old), Some(new)) if old.is_same_tree(new) => return Ok(None),
             (Some(old), Some(new)) => {
                 let differs = aspects(old, new, path, self.options)?;
-                if place == Place::Within || differs.contains(&Aspect::Type) {
+                if place == PathRelation::Within || differs.contains(&Aspect::Type) {
                     self.note(path.clone(), differs, old, new)?;
                 }
             }

@@ -17,8 +17,8 @@ use crate::lifecycle::handle::Handle;
 use crate::lifecycle::request::Command;
 use crate::{Broker, policy::admission};
 use sandkeep_core::{
-    ExecId, ImageDefaults, ImportId, Keeper, PinnedImage, Privilege, Spec, SpecDraft, Terms, Verb,
-    failpoint, limits,
+    ExecId, FileLocation, ImageDefaults, ImportId, PinnedImage, Privilege, Spec, SpecDraft, Terms,
+    Verb, failpoint, limits,
 };
 use sandkeep_guestlink::{ExecEnd, Outcome};
 use sandkeep_image::recipe::{Running, Step};
@@ -69,7 +69,7 @@ impl Builder<'_> {
     /// The content of a new sandbox of a built-in template.
     pub async fn of_built_in(&mut self, built: &mut Built, template: &str) -> Result<(), Error> {
         let template = template.to_owned();
-        let handle = self.open_room(|can| draft(&template, can).map(Room::Plain)).await?;
+        let handle = self.open_room(|can| draft(&template, can).map(BuildBase::Plain)).await?;
         let layer = self.keep_room(&handle, built).await?;
         built.layers.push(layer);
         Ok(())
@@ -77,16 +77,18 @@ impl Builder<'_> {
 
     async fn open_room(
         &self,
-        room: impl FnOnce(&Capabilities) -> Result<Room, Error>,
+        room: impl FnOnce(&Capabilities) -> Result<BuildBase, Error>,
     ) -> Result<Arc<Handle>, Error> {
         let shared = &self.broker.shared;
         let runtime = shared.usable_runtime(admission::usual_runtime(shared))?;
         let spec = match room(&runtime.capabilities())? {
-            Room::Plain(draft) => self.checked(draft, runtime.name())?,
-            Room::OfLayers(draft, image) => self.checked(draft, runtime.name())?.of_image(*image),
+            BuildBase::Plain(draft) => self.checked(draft, runtime.name())?,
+            BuildBase::OfLayers(draft, image) => {
+                self.checked(draft, runtime.name())?.of_image(*image)
+            }
         };
         let spec = admission::with_files(shared, runtime.as_ref(), spec)?;
-        if spec.keeper() == Keeper::Runtime {
+        if spec.keeper() == FileLocation::Runtime {
             let runtime = runtime.name().to_owned();
             return Err(Error::NoVolume { what: "a build", runtime });
         }
@@ -155,7 +157,7 @@ impl Builder<'_> {
 }
 
 /// The base of a build sandbox.
-enum Room {
+enum BuildBase {
     /// A built-in template.
     Plain(SpecDraft),
     OfLayers(SpecDraft, Box<PinnedImage>),
@@ -175,7 +177,7 @@ fn room_of_layers(
     built: &Built,
     running: &Running,
     can: &Capabilities,
-) -> Result<Room, Error> {
+) -> Result<BuildBase, Error> {
     let draft = draft(builder.job.name.as_str(), can)?;
     let user = match can.any_user {
         true => running.user.as_deref().unwrap_or(ROOT),
@@ -193,7 +195,7 @@ fn room_of_layers(
             start: None,
         }),
     };
-    Ok(Room::OfLayers(draft, Box::new(image)))
+    Ok(BuildBase::OfLayers(draft, Box::new(image)))
 }
 
 /// The end of a command's output.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::opening::{Remote, without_git};
 use super::relay::{Relay, Speaker, Trouble};
 use crate::error::Error;
-use crate::execs::{Place, Wanted};
+use crate::execs::{ExecContext, Wanted};
 use crate::lifecycle::supervisor::Supervisor;
 use sandkeep_core::{ExecId, GitUrl, HOME, Privilege, limits};
 use sandkeep_guestlink::{ExecLimits, ExecRequest, Guest, Outcome, Stdin};
@@ -201,7 +201,7 @@ impl Supervisor {
             cwd: Some(HOME.to_owned()),
             user: Some(USER.to_owned()),
         };
-        let Place { mut env, cwd, user } = Place::fill(&self.meta.spec, wanted)?;
+        let ExecContext { mut env, cwd, user } = ExecContext::fill(&self.meta.spec, wanted)?;
         env.retain(|(name, _)| !misleads(name));
         let argv: Vec<String> = argv.iter().map(|&argument| argument.to_owned()).collect();
         let what = argv.join(" ");

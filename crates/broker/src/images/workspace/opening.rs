@@ -14,8 +14,8 @@ use crate::shared::Shared;
 use sandkeep_core::{
     GitUrl, HOME, HostPaths, Origin, Principal, Source, Transport, UploadId, with_causes,
 };
-use sandkeep_image::{Found, Template};
-use sandkeep_outgoing::{self, Admitted, Chosen, OutgoingError};
+use sandkeep_image::{Contains, Template};
+use sandkeep_outgoing::{self, CheckedUrl, Chosen, OutgoingError};
 
 /// The only port for remote repositories that needs no configuration.
 const HTTPS: u16 = 443;
@@ -36,7 +36,7 @@ pub enum Opened {
 pub struct Remote {
     pub url: GitUrl,
     /// Its address, resolved once.
-    pub to: Admitted,
+    pub to: CheckedUrl,
     /// The CA certificates that our outgoing calls trust.
     pub trust: Arc<[u8]>,
     /// Where the certificates are stored until it was cloned.
@@ -47,8 +47,8 @@ pub struct Remote {
 pub fn check(source: &Source, template: &dyn Template) -> Result<(), Error> {
     let Origin::Git(_) = &source.origin else { return Ok(()) };
     match template.has_program("git") {
-        Found::Yes | Found::Unknown => Ok(()),
-        Found::No => Err(Error::SourceInvalid { problem: without_git(template.name()) }),
+        Contains::Yes | Contains::Unknown => Ok(()),
+        Contains::No => Err(Error::SourceInvalid { problem: without_git(template.name()) }),
     }
 }
 

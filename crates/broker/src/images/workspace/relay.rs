@@ -30,7 +30,7 @@ use crate::inside::{
 use crate::shared::Shared;
 use sandkeep_core::{Spec, limits};
 use sandkeep_guestlink::{ByteStream, Guest};
-use sandkeep_outgoing::{Admitted, hello};
+use sandkeep_outgoing::{CheckedUrl, hello};
 
 /// Why a connection from inside was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub struct Relay {
     guest: Arc<dyn Guest>,
     ports: Relaying,
     run: ToolboxRun,
-    to: Admitted,
+    to: CheckedUrl,
     left_bytes: AtomicU64,
     trouble: Mutex<Option<Trouble>>,
 }
@@ -78,7 +78,7 @@ impl Relay {
         shared: &Arc<Shared>,
         guest: &Arc<dyn Guest>,
         spec: &Spec,
-        to: Admitted,
+        to: CheckedUrl,
     ) -> Result<Self, Error> {
         let request = ToolboxRequest::long(Operation::Relay {});
         let mut run = runs::begin_in_new(shared, guest, spec, request).await?;

@@ -61,7 +61,7 @@ pub struct Arguments {
 
 pub fn command(tool: &'static Tool, verb: GitVerb, arguments: Arguments) -> Result<Command, Error> {
     arguments.check(tool, verb)?;
-    let mut argv = Words::default();
+    let mut argv = CommandLine::default();
     argv.say(&ALWAYS);
     arguments.say(verb, &mut argv);
     let mut env: BTreeMap<String, String> =
@@ -101,7 +101,7 @@ impl Arguments {
     }
 
     /// The verb and its arguments. Texts that could be taken for options were refused before.
-    fn say(&self, verb: GitVerb, words: &mut Words) {
+    fn say(&self, verb: GitVerb, words: &mut CommandLine) {
         match verb {
             GitVerb::Status => words.say(&["status", "--short", "--branch"]),
             GitVerb::Diff => {
@@ -155,9 +155,9 @@ impl Arguments {
 
 /// A command line under construction.
 #[derive(Default)]
-struct Words(Vec<String>);
+struct CommandLine(Vec<String>);
 
-impl Words {
+impl CommandLine {
     fn say(&mut self, words: &[&str]) {
         self.0.extend(words.iter().map(|word| (*word).to_owned()));
     }

@@ -64,7 +64,7 @@ enum Stage {
 }
 
 /// The state of a key.
-enum Found {
+enum KeptState {
     /// Nothing: the caller executes the call, and sends the result here.
     Mine(watch::Sender<Answered>),
     UnderWay(watch::Receiver<Answered>),
@@ -77,13 +77,13 @@ pub async fn once(scene: Scene, work: Work, call: Call) -> Result<Arc<ToolAnswer
     loop {
         let now = scene.shared.clock.uptime();
         match scene.shared.calls.look(&call, now)? {
-            Found::Kept(answer) => return Ok(answer),
-            Found::UnderWay(mut told) => {
+            KeptState::Kept(answer) => return Ok(answer),
+            KeptState::UnderWay(mut told) => {
                 if let Ok(answer) = told.wait_for(Option::is_some).await {
                     return Ok(Arc::clone(answer.as_ref().expect("it was waited for")));
                 }
             }
-            Found::Mine(tell) => {
+            KeptState::Mine(tell) => {
                 let work = work.take().expect("whose it is makes it, and is done");
                 return make(scene, work, call, tell).await;
             }
@@ -137,7 +137,7 @@ impl Calls {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn look(&self, call: &Call, now: Duration) -> Result<Found, Error> {
+    fn look(&self, call: &Call, now: Duration) -> Result<KeptState, Error> {
         let mut book = self.book();
         book.forget_old(now);
         if let Some(entry) = book.entries.get(&call.key) {
@@ -145,15 +145,15 @@ impl Calls {
                 return Err(Error::ToolCallMismatch { id: call.id.clone() });
             }
             return Ok(match &entry.stage {
-                Stage::UnderWay(told) => Found::UnderWay(told.clone()),
-                Stage::Kept { answer, .. } => Found::Kept(Arc::clone(answer)),
+                Stage::UnderWay(told) => KeptState::UnderWay(told.clone()),
+                Stage::Kept { answer, .. } => KeptState::Kept(Arc::clone(answer)),
             });
         }
         let (tell, told) = watch::channel(None);
         let (organization, stage) = (call.organization.clone(), Stage::UnderWay(told));
         let entry = Entry { organization, print: call.print, stage };
         book.entries.insert(call.key.clone(), entry);
-        Ok(Found::Mine(tell))
+        Ok(KeptState::Mine(tell))
     }
 
     /// The call has ended; its answer replaces it if it is to be kept.
@@ -254,7 +254,7 @@ mod tests {
     const NOW: Duration = Duration::from_secs(1_000);
 
     fn keep(calls: &Calls, id: &str, text: &str, at: Duration) {
-        assert!(matches!(calls.look(&call(id, 1), at), Ok(Found::Mine(_))), "{id} is there");
+        assert!(matches!(calls.look(&call(id, 1), at), Ok(KeptState::Mine(_))), "{id} is there");
         calls.settle(&Key::new([id]), Some(answer(text)), at);
     }
 
@@ -264,26 +264,26 @@ mod tests {
         keep(&calls, "a", "one", NOW);
         let later = NOW + TOOL_ANSWERS_KEPT;
         assert!(
-            matches!(calls.look(&call("a", 1), later), Ok(Found::Kept(kept)) if kept == answer("one"))
+            matches!(calls.look(&call("a", 1), later), Ok(KeptState::Kept(kept)) if kept == answer("one"))
         );
         let other = calls.look(&call("a", 2), later);
         assert!(matches!(other, Err(Error::ToolCallMismatch { .. })));
         let too_late = later + Duration::from_secs(1);
-        assert!(matches!(calls.look(&call("a", 2), too_late), Ok(Found::Mine(_))));
+        assert!(matches!(calls.look(&call("a", 2), too_late), Ok(KeptState::Mine(_))));
         assert_eq!(calls.book().bytes, 0);
     }
 
     #[test]
     fn what_failed_leaves_nothing_and_tells_those_who_wait() {
         let calls = Calls::default();
-        let Ok(Found::Mine(tell)) = calls.look(&call("a", 1), NOW) else { panic!("it is new") };
-        let Ok(Found::UnderWay(told)) = calls.look(&call("a", 1), NOW) else {
+        let Ok(KeptState::Mine(tell)) = calls.look(&call("a", 1), NOW) else { panic!("it is new") };
+        let Ok(KeptState::UnderWay(told)) = calls.look(&call("a", 1), NOW) else {
             panic!("it is made")
         };
         calls.settle(&Key::new(["a"]), None, NOW);
         drop(tell);
         assert!(told.has_changed().is_err(), "whoever waits finds that nobody will tell");
-        assert!(matches!(calls.look(&call("a", 1), NOW), Ok(Found::Mine(_))));
+        assert!(matches!(calls.look(&call("a", 1), NOW), Ok(KeptState::Mine(_))));
     }
 
     #[test]
@@ -294,8 +294,8 @@ mod tests {
             keep(&calls, &format!("call-{at}"), &large, NOW + Duration::from_secs(at));
         }
         assert!(calls.book().bytes <= TOOL_ANSWERS_MAX_BYTES);
-        assert!(matches!(calls.look(&call("call-4", 1), NOW), Ok(Found::Kept(_))));
-        assert!(matches!(calls.look(&call("call-0", 1), NOW), Ok(Found::Mine(_))));
+        assert!(matches!(calls.look(&call("call-4", 1), NOW), Ok(KeptState::Kept(_))));
+        assert!(matches!(calls.look(&call("call-0", 1), NOW), Ok(KeptState::Mine(_))));
     }
 
     #[test]
@@ -315,7 +315,7 @@ mod tests {
             );
         }
         assert!(calls.book().entries.len() <= TOOL_ANSWERS_MAX);
-        assert!(matches!(calls.look(&call("other:1", 1), NOW), Ok(Found::Kept(_))));
-        assert!(matches!(calls.look(&call("flood:1", 1), NOW), Ok(Found::Mine(_))));
+        assert!(matches!(calls.look(&call("other:1", 1), NOW), Ok(KeptState::Kept(_))));
+        assert!(matches!(calls.look(&call("flood:1", 1), NOW), Ok(KeptState::Mine(_))));
     }
 }

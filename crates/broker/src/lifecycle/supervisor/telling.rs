@@ -19,7 +19,7 @@ use sandkeep_home::Meta;
 
 /// What subscribers know of a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum PublishedState {
     /// Unknown so far, or they know of its end: nothing is published.
     Hushed,
     /// They know nothing of it.
@@ -66,12 +66,12 @@ impl Supervisor {
     /// Tells the status that was just published, if it is a change that was not told.
     pub(super) fn tell_state(&mut self, before: &Status) {
         let after = self.status();
-        if self.told == Told::Hushed || after.operation().is_some() {
+        if self.told == PublishedState::Hushed || after.operation().is_some() {
             return;
         }
         let was = match self.told {
-            Told::State(state) => state,
-            Told::Nothing | Told::Hushed => {
+            PublishedState::State(state) => state,
+            PublishedState::Nothing | PublishedState::Hushed => {
                 let (runtime, template) = (self.meta.spec.runtime(), self.meta.spec.template());
                 let (runtime, template) = (runtime.to_owned(), template.to_owned());
                 let labels = self.told_labels();
@@ -86,18 +86,18 @@ impl Supervisor {
             }
             self.emit(&kind);
         }
-        self.told = Told::State(after.state());
+        self.told = PublishedState::State(after.state());
     }
 
     /// Publishes that everything but its row is gone.
     pub(crate) fn tell_destroyed(&mut self) {
-        if let Told::State(_) = self.told {
+        if let PublishedState::State(_) = self.told {
             let reason = self.status().reason().map(ToString::to_string);
             let runtime = Some(self.meta.spec.runtime().to_owned());
             let labels = self.told_labels();
             self.emit(&EventKind::SandboxDestroyed { reason, runtime, labels });
         }
-        self.told = Told::Hushed;
+        self.told = PublishedState::Hushed;
     }
 
     pub(crate) fn tell_snapshot(&self, record: &Record) {
@@ -119,12 +119,14 @@ impl Supervisor {
         let last = past.events.iter().rev().find_map(|event| event.kind.state());
         let home_is_gone = !self.home.path().exists();
         self.told = match last {
-            _ if revisited.destroyed.contains(self.id()) => Told::Hushed,
-            Some(state) => Told::State(state),
-            None if was_never_made(recorded) => Told::Nothing,
+            _ if revisited.destroyed.contains(self.id()) => PublishedState::Hushed,
+            Some(state) => PublishedState::State(state),
+            None if was_never_made(recorded) => PublishedState::Nothing,
             // The timeline was truncated, or is gone with the home.
-            None if home_is_gone || !past.events.is_empty() => Told::State(recorded.state()),
-            None => Told::Nothing,
+            None if home_is_gone || !past.events.is_empty() => {
+                PublishedState::State(recorded.state())
+            }
+            None => PublishedState::Nothing,
         };
         let Some(newest) = self.snapshots.all().pop() else { return };
         let is_newest = |made: &SnapshotMade| made.snapshot == newest.id;

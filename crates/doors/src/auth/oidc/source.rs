@@ -31,7 +31,7 @@ enum FetchError {
     #[error(transparent)]
     Request(#[from] RequestError),
     #[error(transparent)]
-    Place(#[from] OutgoingError),
+    KeysLocation(#[from] OutgoingError),
     #[error("the keys of the issuer cannot be used: {0}")]
     KeySet(#[from] InvalidKeySet),
     #[error("the description of the issuer cannot be read: {0}")]
@@ -43,7 +43,7 @@ enum FetchError {
 }
 
 /// Where the keys are published.
-enum Place {
+enum KeysLocation {
     Known(Url),
     /// Read from the issuer's discovery document.
     Discovered {
@@ -60,16 +60,16 @@ struct Cached {
 
 /// When the issuer was last queried, and with what result.
 #[derive(Default)]
-struct Asked {
+struct FetchHistory {
     times: VecDeque<Instant>,
     last: String,
 }
 
 pub struct Source {
-    place: Place,
+    place: KeysLocation,
     cached: RwLock<Option<Cached>>,
     /// Held by the task that fetches; the others wait for its result.
-    asked: Mutex<Asked>,
+    asked: Mutex<FetchHistory>,
 }
 
 impl Source {
@@ -78,11 +78,11 @@ impl Source {
             url(text).map_err(|e| InvalidOidc::Url { field, problem: e.to_string() })
         };
         let place = match &config.jwks_url {
-            Some(text) => Place::Known(read("jwks_url", text)?),
+            Some(text) => KeysLocation::Known(read("jwks_url", text)?),
             None => {
                 let text = format!("{}{DISCOVERY}", config.issuer.trim_end_matches('/'));
                 let description = read("issuer", &text)?;
-                Place::Discovered { description, issuer: config.issuer.clone() }
+                KeysLocation::Discovered { description, issuer: config.issuer.clone() }
             }
         };
         Ok(Self { place, cached: RwLock::default(), asked: Mutex::default() })
@@ -151,8 +151,10 @@ impl Source {
 
     async fn ask(&self) -> Result<KeySet, FetchError> {
         let (url, chosen) = match &self.place {
-            Place::Known(url) => (url.clone(), Chosen::ByUs),
-            Place::Discovered { description, issuer } => discover(description, issuer).await?,
+            KeysLocation::Known(url) => (url.clone(), Chosen::ByUs),
+            KeysLocation::Discovered { description, issuer } => {
+                discover(description, issuer).await?
+            }
         };
         Ok(KeySet::parse(&outgoing::get(&url, chosen).await?)?)
     }

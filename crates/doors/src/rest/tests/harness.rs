@@ -17,7 +17,7 @@ use sandkeep_core::{Privilege, SandboxId};
 use sandkeep_guestlink::journal::JournalLimits;
 use sandkeep_home::DataDir;
 use sandkeep_image::{
-    Found, Template,
+    Contains, Template,
     source::registry::{Registries, Spool},
 };
 use sandkeep_outgoing::{Outgoing, Roots};
@@ -47,8 +47,8 @@ impl Template for Empty {
         Arc::new([])
     }
 
-    fn has_program(&self, _: &str) -> Found {
-        Found::No
+    fn has_program(&self, _: &str) -> Contains {
+        Contains::No
     }
 
     fn default_privilege(&self) -> Privilege {

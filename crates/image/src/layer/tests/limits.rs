@@ -54,16 +54,26 @@ fn a_layer_that_is_not_the_announced_one_is_refused() {
         Target { root: root.as_fd(), whiteouts: Whiteouts::Remove, lowers: &[], ids: Ids::Plain };
     let other = Digest::of(b"other");
     for layer in [Tar::new().file("a", "").end(), gzip(&Tar::new().file("a", "").end())] {
-        let result =
-            apply(io::Cursor::new(layer), &other, &target, &Room::endless(), &Progress::unheard());
+        let result = apply(
+            io::Cursor::new(layer),
+            &other,
+            &target,
+            &SpaceCheck::endless(),
+            &Progress::unheard(),
+        );
         assert!(matches!(result, Err(LayerError::Mismatch(_))), "{result:?}");
     }
     // The digest is of all bytes, also of those behind the end mark.
     let mut longer = Tar::new().end();
     let diff_id = Digest::of(&longer);
     longer.extend_from_slice(&[0; 512]);
-    let result =
-        apply(io::Cursor::new(longer), &diff_id, &target, &Room::endless(), &Progress::unheard());
+    let result = apply(
+        io::Cursor::new(longer),
+        &diff_id,
+        &target,
+        &SpaceCheck::endless(),
+        &Progress::unheard(),
+    );
     assert!(matches!(result, Err(LayerError::Mismatch(_))), "{result:?}");
 }
 
@@ -86,7 +96,7 @@ fn a_layer_that_is_cut_off_is_refused() {
                 ids: Ids::Plain,
             };
             let id = Digest::of(&whole);
-            apply(io::Cursor::new(cut), &id, &target, &Room::endless(), &Progress::unheard())
+            apply(io::Cursor::new(cut), &id, &target, &SpaceCheck::endless(), &Progress::unheard())
                 .expect_err("cut off");
         }
     }
@@ -152,7 +162,8 @@ fn a_layer_that_swells_beyond_all_measure_is_refused() {
     let target =
         Target { root: root.as_fd(), whiteouts: Whiteouts::Remove, lowers: &[], ids: Ids::Plain };
     let blob = io::Cursor::new(bomb.unwrap());
-    let result = apply(blob, &Digest::of(b""), &target, &Room::endless(), &Progress::unheard());
+    let result =
+        apply(blob, &Digest::of(b""), &target, &SpaceCheck::endless(), &Progress::unheard());
     assert!(refusal(result).contains("out of each compressed one"));
 }
 
@@ -201,7 +212,7 @@ fn progress_is_told_up_to_the_last_byte() {
         Target { root: root.as_fd(), whiteouts: Whiteouts::Remove, lowers: &[], ids: Ids::Plain };
     let size = layer.len() as u64;
     let diff_id = Digest::of(&layer);
-    apply(io::Cursor::new(layer), &diff_id, &target, &Room::endless(), &progress).unwrap();
+    apply(io::Cursor::new(layer), &diff_id, &target, &SpaceCheck::endless(), &progress).unwrap();
     let told = told.lock().unwrap();
     assert!(told.len() >= 4, "{told:?}");
     assert_eq!(told.last(), Some(&size));

@@ -24,7 +24,7 @@ use tokio::task::spawn_blocking;
 use super::problem::RegistryError;
 use super::retry::Attempts;
 use super::session::{Session, Thing};
-use super::spool::{Found, Origin, Part, Spool};
+use super::spool::{BlobState, Origin, Part, Spool};
 use crate::image::{Blob, ImageError, Progress};
 use sandkeep_core::{
     Owner,
@@ -72,12 +72,12 @@ impl RegistryBlob {
         let _permit = self.permits.acquire().await.expect("nobody closes the semaphore");
         let found = self.spool.claim(&self.owner, self.digest, self.size_bytes).await;
         let mut part = match found.map_err(RegistryError::Spool)? {
-            Found::Whole(file) => {
+            BlobState::Whole(file) => {
                 self.space.count(self.size_bytes);
                 progress.tell(self.size_bytes);
                 return Ok(file);
             }
-            Found::Part(part) => *part,
+            BlobState::Part(part) => *part,
         };
         self.space.count(part.length_bytes());
         loop {

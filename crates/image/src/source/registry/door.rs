@@ -20,7 +20,7 @@ use super::problem::RegistryError;
 use super::retry;
 use super::trouble::unreachable;
 use sandkeep_core::limits::{REGISTRY_ANSWER, REGISTRY_TOKEN_MAX_BYTES};
-use sandkeep_outgoing::{self, Admitted, BodyError, Chosen, Outgoing};
+use sandkeep_outgoing::{self, BodyError, CheckedUrl, Chosen, Outgoing};
 
 /// Authenticates at one registry, for one repository.
 pub struct Door {
@@ -34,7 +34,7 @@ pub struct Door {
 }
 
 /// The parameters of a token request.
-type Asked = Vec<(&'static str, String)>;
+type TokenParameters = Vec<(&'static str, String)>;
 
 #[derive(Deserialize)]
 struct Token {
@@ -91,7 +91,7 @@ impl Door {
     }
 
     /// The parameters of a token request.
-    fn asked(&self, service: Option<&str>, scope: Option<&str>) -> Asked {
+    fn asked(&self, service: Option<&str>, scope: Option<&str>) -> TokenParameters {
         let usual = format!("repository:{}:pull", self.repository);
         let service = service.map(|service| ("service", service.to_owned()));
         let scope = ("scope", scope.map_or(usual, str::to_owned));
@@ -99,7 +99,11 @@ impl Door {
     }
 
     /// The token server's address, admitted.
-    async fn realm(&self, realm: &str, asked: &Asked) -> Result<Admitted, RegistryError> {
+    async fn realm(
+        &self,
+        realm: &str,
+        asked: &TokenParameters,
+    ) -> Result<CheckedUrl, RegistryError> {
         let refused = |source| RegistryError::Realm { host: self.host(), source };
         let mut url = sandkeep_outgoing::url(realm).map_err(refused)?;
         if url.scheme() == "http" && url.host_str() != self.registry.host_str() {
@@ -114,7 +118,11 @@ impl Door {
         self.outgoing.admit(&url, Chosen::ByOthers).await.map_err(refused)
     }
 
-    async fn token(&self, realm: &Admitted, asked: &Asked) -> Result<HeaderValue, RegistryError> {
+    async fn token(
+        &self,
+        realm: &CheckedUrl,
+        asked: &TokenParameters,
+    ) -> Result<HeaderValue, RegistryError> {
         let host = realm.url().host_str().unwrap_or_default().to_owned();
         let response = self.ask_for_token(realm, &host, asked).await?;
         match response.status().as_u16() {
@@ -150,9 +158,9 @@ impl Door {
 
     async fn ask_for_token(
         &self,
-        realm: &Admitted,
+        realm: &CheckedUrl,
         host: &str,
-        asked: &Asked,
+        asked: &TokenParameters,
     ) -> Result<Response, RegistryError> {
         let client = realm.client().map_err(RegistryError::Refused)?;
         let password = self.credentials.as_ref().map_or(Ok(None), own)?;
@@ -175,7 +183,7 @@ impl Door {
 }
 
 /// An OAuth 2 request for a token by a refresh token.
-fn refreshing(identity: &str, asked: &Asked) -> String {
+fn refreshing(identity: &str, asked: &TokenParameters) -> String {
     let fixed = [("grant_type", "refresh_token"), ("client_id", "sandkeep")];
     let mut form = Url::parse("form:").expect("it is one");
     form.query_pairs_mut()

@@ -40,7 +40,7 @@ pub struct Spool {
 }
 
 /// The state of a blob.
-pub enum Found {
+pub enum BlobState {
     Whole(File),
     Part(Box<Part>),
 }
@@ -92,16 +92,21 @@ impl Spool {
     }
 
     /// Waits for exclusive access to the blob, and returns its state.
-    pub async fn claim(&self, owner: &Owner, digest: Digest, size_bytes: u64) -> io::Result<Found> {
+    pub async fn claim(
+        &self,
+        owner: &Owner,
+        digest: Digest,
+        size_bytes: u64,
+    ) -> io::Result<BlobState> {
         let name = Self::file_name(owner, &digest);
         let path = self.directory.join(&name);
         let turn = self.turn(name.clone()).lock_owned().await;
         // The pull that works on it counts it.
         self.waiting().remove(&name);
         let look = move || match whole(&path, digest, size_bytes)? {
-            Some(file) => Ok(Found::Whole(file)),
+            Some(file) => Ok(BlobState::Whole(file)),
             None => Part::take_up(&path, digest, size_bytes, turn)
-                .map(|part| Found::Part(Box::new(part))),
+                .map(|part| BlobState::Part(Box::new(part))),
         };
         spawn_blocking(look).await?
     }

@@ -14,7 +14,7 @@ use super::ApplyError;
 use super::select::{Left, PathKind, Selection, Winner};
 use sandkeep_tree::{
     Node, TreePath, View,
-    diff::{Aspect, ChangeKind, FileKind, Told, ToldFacts, digest},
+    diff::{Aspect, ChangeKind, FileChange, FileFacts, FileKind, digest},
     digest::Digest,
 };
 
@@ -68,7 +68,7 @@ pub struct Conflict {
 /// Looks at the directory, and at nothing but what the changes name.
 pub fn plan(
     dir: &View,
-    changes: &[Told],
+    changes: &[FileChange],
     top: &TreePath,
     selection: &Selection,
 ) -> Result<Plan, ApplyError> {
@@ -117,8 +117,8 @@ struct Planning<'a> {
 
 impl Planning<'_> {
     /// Whether the caller does not want a change. One half of a rename would lose the file.
-    fn leaves(&mut self, change: &Told, path: &TreePath, from: Option<&TreePath>) -> bool {
-        let kind = |facts: &Option<ToldFacts>| match facts.as_ref().map(|facts| facts.kind) {
+    fn leaves(&mut self, change: &FileChange, path: &TreePath, from: Option<&TreePath>) -> bool {
+        let kind = |facts: &Option<FileFacts>| match facts.as_ref().map(|facts| facts.kind) {
             Some(FileKind::Directory) => PathKind::Directory,
             Some(_) | None => PathKind::Other,
         };
@@ -132,7 +132,7 @@ impl Planning<'_> {
 
     fn rename(
         &mut self,
-        change: &Told,
+        change: &FileChange,
         from: Option<TreePath>,
         path: TreePath,
         source: &TreePath,
@@ -149,8 +149,8 @@ impl Planning<'_> {
 
     fn change(
         &mut self,
-        before: Option<&ToldFacts>,
-        after: Option<&ToldFacts>,
+        before: Option<&FileFacts>,
+        after: Option<&FileFacts>,
         path: TreePath,
         source: &TreePath,
     ) -> Result<(), ApplyError> {
@@ -173,7 +173,7 @@ impl Planning<'_> {
                 }
             }
         }
-        let mode = |facts: &ToldFacts| {
+        let mode = |facts: &FileFacts| {
             let as_here = here.as_ref().filter(|node| node.kind() == FileType::RegularFile);
             let same = before.is_some_and(|before| before.mode == facts.mode);
             match as_here.filter(|_| same) {
@@ -227,7 +227,7 @@ impl Planning<'_> {
         self.plan.steps.push(Step { path: path.clone(), act });
     }
 
-    fn mode(&mut self, change: &Told, path: TreePath) -> Result<(), ApplyError> {
+    fn mode(&mut self, change: &FileChange, path: TreePath) -> Result<(), ApplyError> {
         let Some(after) = change.after.as_ref() else { return Ok(()) };
         let settable = matches!(after.kind, FileKind::File | FileKind::Directory);
         if !settable || !change.differs.contains(&Aspect::Mode) {
@@ -380,7 +380,7 @@ impl Planning<'_> {
 }
 
 /// Whether an entry matches the facts, as far as the directory is concerned.
-fn is_as(here: Option<&Node>, facts: Option<&ToldFacts>) -> Result<bool, ApplyError> {
+fn is_as(here: Option<&Node>, facts: Option<&FileFacts>) -> Result<bool, ApplyError> {
     let (Some(node), Some(facts)) = (here, facts) else {
         return Ok(here.is_none() && facts.is_none());
     };

@@ -25,7 +25,7 @@ const JOURNAL: &str = "journal";
 
 /// Whether an earlier run was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum Interrupted {
     Nothing,
     /// And was undone.
     CutOff,
@@ -56,7 +56,7 @@ enum Undo {
 
 impl Staging {
     /// Starts changing a directory, after undoing an earlier run that was interrupted.
-    pub fn begin(dir: OwnedFd) -> Result<(Self, Found), ApplyError> {
+    pub fn begin(dir: OwnedFd) -> Result<(Self, Interrupted), ApplyError> {
         match mkdirat(&dir, PLACE, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
@@ -69,11 +69,11 @@ impl Staging {
         }
         let staging = Self { dir, place };
         let found = match staging.notes()? {
-            None => Found::Nothing,
+            None => Interrupted::Nothing,
             Some(notes) => {
                 staging.undo(&notes)?;
                 unlinkat(&staging.place, JOURNAL, AtFlags::empty())?;
-                Found::CutOff
+                Interrupted::CutOff
             }
         };
         untrusted::empty(&staging.place)?;

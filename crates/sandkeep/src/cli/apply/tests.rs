@@ -340,7 +340,7 @@ fn what_was_cut_off_is_undone_by_the_next_one() {
         stage(&staging, &plan.steps, &mut entries).expect("all is there");
         staging.die_at(&plan.steps, died_at);
         let (staging, found) = Staging::begin(open(home).expect("a directory")).expect("a place");
-        assert_eq!(found, Found::CutOff);
+        assert_eq!(found, Interrupted::CutOff);
         staging.clear();
         assert_eq!(held(home), before, "after dying at step {died_at}");
         let mode = fs::metadata(home.join("mode")).expect("it is there").mode() & 0o777;

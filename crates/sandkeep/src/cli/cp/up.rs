@@ -53,15 +53,15 @@ async fn file(
     let name = name_of(path)?;
     let within;
     let target = match is_directory(client, files, target).await? {
-        Found::Directory => {
+        TargetKind::Directory => {
             within = target.join(&name);
             &within
         }
-        Found::Other | Found::Nothing if means_directory(target.as_path()) => {
+        TargetKind::Other | TargetKind::Nothing if means_directory(target.as_path()) => {
             let problem = format!("{target} is no directory; make it first");
             return Err(Failure::Usage { problem });
         }
-        Found::Other | Found::Nothing => target,
+        TargetKind::Other | TargetKind::Nothing => target,
     };
     let file = tokio::fs::File::open(path).await.map_err(|error| about(path, &error))?;
     bar.set_length(found.len());
@@ -78,12 +78,12 @@ async fn tree(
 ) -> Result<(), Failure> {
     let within;
     let target = match is_directory(client, files, target).await? {
-        Found::Directory if !means_content(path) => {
+        TargetKind::Directory if !means_content(path) => {
             within = target.join(&name_of(path)?);
             &within
         }
-        Found::Directory | Found::Nothing => target,
-        Found::Other => {
+        TargetKind::Directory | TargetKind::Nothing => target,
+        TargetKind::Other => {
             let problem = format!("{target} is a file, and {} a directory", path.display());
             return Err(Failure::Usage { problem });
         }
@@ -115,18 +115,22 @@ async fn tree(
 }
 
 /// What the target is at present.
-enum Found {
+enum TargetKind {
     Directory,
     Other,
     Nothing,
 }
 
-async fn is_directory(client: &Client, files: &str, target: &Remote) -> Result<Found, Failure> {
+async fn is_directory(
+    client: &Client,
+    files: &str,
+    target: &Remote,
+) -> Result<TargetKind, Failure> {
     let query = format!("path={}", target.join(OsStr::new(".")).encoded());
     match client.get_raw::<serde_json::Value>(&format!("{files}/stat"), &query).await {
-        Ok(_) => Ok(Found::Directory),
-        Err(error) if error.code() == Some("not_a_directory") => Ok(Found::Other),
-        Err(error) if error.code() == Some("file_not_found") => Ok(Found::Nothing),
+        Ok(_) => Ok(TargetKind::Directory),
+        Err(error) if error.code() == Some("not_a_directory") => Ok(TargetKind::Other),
+        Err(error) if error.code() == Some("file_not_found") => Ok(TargetKind::Nothing),
         Err(error) => Err(error.into()),
     }
 }

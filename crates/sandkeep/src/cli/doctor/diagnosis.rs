@@ -8,7 +8,7 @@ use crate::cli::failure::Failure;
 use crate::cli::serve::messaging;
 use crate::cli::{Format, print};
 use crate::config::{Settings, Surroundings};
-use crate::doctor::{self, Check, Presence, Ward};
+use crate::doctor::{self, Check, Presence, TestBroker};
 use sandkeep_broker::RuntimeView;
 use sandkeep_core::with_causes;
 use sandkeep_home::{Battery, Verdict};
@@ -54,7 +54,7 @@ struct RuntimeFound {
 pub async fn make(
     args: &DoctorArgs,
     settings: &Settings,
-    ward: &Ward,
+    ward: &TestBroker,
     warning: Option<String>,
     around: &Surroundings,
 ) -> Result<Diagnosis, Failure> {
@@ -93,7 +93,7 @@ impl RuntimeFound {
     }
 
     /// Runs the tests, and stores the results for the daemon.
-    async fn try_it(&mut self, ward: &Ward, view: &RuntimeView, settings: &Settings) {
+    async fn try_it(&mut self, ward: &TestBroker, view: &RuntimeView, settings: &Settings) {
         match doctor::examine(ward, view).await {
             Ok(battery) => {
                 if let Err(error) = battery.write(&settings.data_dir, self.name) {

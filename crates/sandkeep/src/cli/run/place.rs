@@ -108,7 +108,7 @@ fn leftovers(parent: &Path) -> Vec<PathBuf> {
 }
 
 async fn clear(data: DataDir, settings: &Settings) -> Result<(), Error> {
-    let place = Place::of(&data);
+    let place = TempDataDir::of(&data);
     // No sandboxes are created there any more, so no policy matters.
     let settings = Settings {
         docker_host: settings.docker_host.clone(),
@@ -122,12 +122,12 @@ async fn clear(data: DataDir, settings: &Settings) -> Result<(), Error> {
 }
 
 /// What to remove when the broker is gone.
-pub struct Place {
+pub struct TempDataDir {
     path: PathBuf,
     instance: Instance,
 }
 
-impl Place {
+impl TempDataDir {
     pub fn of(data: &DataDir) -> Self {
         Self { path: data.path().to_owned(), instance: data.instance().clone() }
     }

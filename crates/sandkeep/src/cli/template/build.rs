@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use super::{Place, path_of};
+use super::{TemplateOwner, path_of};
 use crate::cli::argument::pair;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
@@ -55,7 +55,7 @@ pub struct BuildArgs {
     #[arg(long)]
     no_cache: bool,
     #[command(flatten)]
-    place: Place,
+    place: TemplateOwner,
     #[command(flatten)]
     format: Format,
 }

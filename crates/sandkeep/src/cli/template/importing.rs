@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::AsyncRead;
 
-use super::{ImportArgs, Place, path_of};
+use super::{ImportArgs, TemplateOwner, path_of};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::progress::{bar, pieces};
@@ -61,7 +61,7 @@ pub async fn import(args: ImportArgs, client: &Client) -> Result<Exit, Failure> 
 pub async fn ask(
     client: &Client,
     name: &TemplateName,
-    place: &Place,
+    place: &TemplateOwner,
     source: Value,
     format: Format,
 ) -> Result<Exit, Failure> {
@@ -77,7 +77,7 @@ pub async fn ask(
 async fn send(
     client: &Client,
     name: &TemplateName,
-    place: &Place,
+    place: &TemplateOwner,
     archive: impl AsyncRead + Send + Unpin + 'static,
     total_bytes: Option<u64>,
     format: Format,

@@ -18,7 +18,7 @@ use tokio::process::{Child, Command};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::kernel;
-use super::subject::Subject;
+use super::subject::TestSandbox;
 use sandkeep_broker::error::Error;
 use sandkeep_core::SandboxId;
 
@@ -72,7 +72,7 @@ impl Bait {
     }
 
     /// Puts a secret, and a process that is named after it, into another sandbox.
-    pub async fn hide_in(&mut self, other: &Subject<'_>) -> Result<(), Error> {
+    pub async fn hide_in(&mut self, other: &TestSandbox<'_>) -> Result<(), Error> {
         let inside = format!("tmp/{}-of-another", self.word);
         other.hide(&format!("/{inside}"), &self.word).await?;
         let root = other.volume().await?;

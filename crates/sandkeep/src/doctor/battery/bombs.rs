@@ -6,8 +6,8 @@ use std::process::Stdio;
 use probe::Attempt;
 use tokio::process::Command;
 
-use super::subject::Subject;
-use super::{BatteryError, Ward};
+use super::subject::TestSandbox;
+use super::{BatteryError, TestBroker};
 use sandkeep_broker::{Running, RuntimeView, StatsView, error::Error};
 use sandkeep_core::{
     Privilege, ResourcesDraft,
@@ -125,12 +125,12 @@ struct Used {
 
 /// Sets off every bomb for which there is a limit.
 pub async fn detonate(
-    ward: &Ward,
+    ward: &TestBroker,
     runtime: &str,
     small: &Small,
 ) -> Result<Vec<(Attempt, Verdict, String)>, BatteryError> {
     let mut found = Vec::new();
-    let mut place: Option<Subject<'_>> = None;
+    let mut place: Option<TestSandbox<'_>> = None;
     let mut failure = None;
     for bomb in Bomb::ALL {
         let judged = match small.charge(bomb) {
@@ -149,10 +149,10 @@ pub async fn detonate(
 }
 
 async fn set_off<'a>(
-    ward: &'a Ward,
+    ward: &'a TestBroker,
     runtime: &str,
     small: &Small,
-    place: &mut Option<Subject<'a>>,
+    place: &mut Option<TestSandbox<'a>>,
     bomb: Bomb,
     max: u64,
 ) -> Result<(Verdict, String), BatteryError> {
@@ -160,7 +160,7 @@ async fn set_off<'a>(
         Some(subject) => subject,
         None => {
             let resources = Some(small.resources());
-            let subject = Subject::create(ward, runtime, Privilege::None, resources).await?;
+            let subject = TestSandbox::create(ward, runtime, Privilege::None, resources).await?;
             match subject.bring_probe().await {
                 Ok(_) => subject,
                 Err(error) => {
@@ -181,7 +181,7 @@ async fn set_off<'a>(
 }
 
 /// Waits for a bomb's report, measures, and lets it end.
-async fn watch(subject: &Subject<'_>, mut running: Running) -> Result<Blast, Error> {
+async fn watch(subject: &TestSandbox<'_>, mut running: Running) -> Result<Blast, Error> {
     let (mut said, mut used, mut host) = (String::new(), None, Ok(()));
     while let Some(event) = running.next().await {
         match event {

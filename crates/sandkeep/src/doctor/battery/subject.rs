@@ -4,7 +4,7 @@ use std::future::ready;
 
 use bytes::Bytes;
 
-use super::{BatteryError, Ward};
+use super::{BatteryError, TestBroker};
 use sandkeep_broker::{ExecDraft, Running, StatsView, error::Error};
 use sandkeep_core::{Principal, Privilege, ResourcesDraft, SandboxId, SpecDraft, limits};
 use sandkeep_guestlink::{ExecEnd, Outcome, OutputStream, journal::StdinSource};
@@ -42,8 +42,8 @@ impl Who {
     }
 }
 
-pub struct Subject<'a> {
-    ward: &'a Ward,
+pub struct TestSandbox<'a> {
+    ward: &'a TestBroker,
     id: SandboxId,
 }
 
@@ -54,9 +54,9 @@ pub struct Ran {
     pub end: ExecEnd,
 }
 
-impl<'a> Subject<'a> {
+impl<'a> TestSandbox<'a> {
     pub async fn create(
-        ward: &'a Ward,
+        ward: &'a TestBroker,
         runtime: &str,
         privilege: Privilege,
         resources: Option<ResourcesDraft>,

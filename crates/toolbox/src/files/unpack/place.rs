@@ -24,7 +24,7 @@ pub struct Stamp {
     pub modified: u64,
 }
 
-pub struct Place {
+pub struct UnpackTarget {
     root: OwnedFd,
     pub(super) shown: PathBuf,
 }
@@ -32,7 +32,7 @@ pub struct Place {
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-impl Place {
+impl UnpackTarget {
     pub fn open(root: &Path) -> Result<Self, Failure> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = rustix::fs::open(root, flags, Mode::empty());

@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 use tar::{Archive, EntryType};
 
-use super::place::{Place, Stamp};
+use super::place::{Stamp, UnpackTarget};
 use super::{Unpacking, damaged, drain, relative};
 use crate::answer::{Failure, Unpacked};
 use crate::files::remove_tree::remove_tree;
@@ -44,7 +44,7 @@ pub fn restore_all(input: &mut Input) -> Result<Unpacked, Failure> {
 /// Restores an archive's files in a directory, as far as the caller's rights allow.
 pub fn restore(root: &Path, archive: impl Read) -> Result<Unpacked, Failure> {
     let mut unpacking = Unpacking {
-        place: Place::open(root)?,
+        place: UnpackTarget::open(root)?,
         ownership: Ownership::Keep,
         directories: Vec::new(),
         unpacked: Unpacked { entries: 0, bytes: 0 },
@@ -92,7 +92,7 @@ fn attributes<R: Read>(entry: &mut tar::Entry<'_, R>) -> std::io::Result<Attribu
     Ok(found)
 }
 
-impl Place {
+impl UnpackTarget {
     /// Removes an entry, with its content.
     fn remove(&self, name: &Path) -> Result<(), Failure> {
         let failure = self.failure(name);

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::weather::{Dice, Weather};
 use super::{Factory, slot};
-use crate::policy::quota::{Standing, standing};
+use crate::policy::quota::{QuotaStanding, standing};
 use crate::policy::{Quota, Quotas};
 use crate::records::directory::{
     Directory, DirectoryError, FoundRow, NewRow, Phase, RequestPhase, RequestRecord, Share,
@@ -109,9 +109,9 @@ impl Process {
         loop {
             let listed = self.repeat(|| self.directory.rows(Some(organization))).await?;
             match standing(&quotas, &listed.rows, &owner, share, row) {
-                Standing::Within => return Ok(true),
-                Standing::Over(_) => return Ok(false),
-                Standing::Undecided(_) => {
+                QuotaStanding::Within => return Ok(true),
+                QuotaStanding::Over(_) => return Ok(false),
+                QuotaStanding::Undecided(_) => {
                     let after = listed.revision;
                     self.repeat(|| self.directory.row_changes(organization, after)).await?;
                 }

@@ -17,20 +17,20 @@ use futures_util::{StreamExt, future, stream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::{CancellationToken, DropGuard, WaitForCancellationFutureOwned};
 
+use super::connection_slots::ConnectionSlot;
 use super::gate::Connection;
-use super::places::Place;
 use crate::auth::{Auth, Lease};
 use sandkeep_core::limits::LEASE_LOOK;
 
 /// Ties a live answer to its key.
-pub struct Leash {
+pub struct StreamLease {
     auth: Arc<Auth>,
     lease: Lease,
     connection: Connection,
     version: Version,
 }
 
-impl Leash {
+impl StreamLease {
     /// `None` if the answer may run without limit.
     pub fn new(
         auth: Arc<Auth>,
@@ -95,11 +95,11 @@ pub struct Cuttable<S> {
     /// Signals, when dropped, that the connection is over.
     _over: DropGuard,
     /// The connection counts for as long as it is held, in whatever protocol.
-    _place: Place,
+    _place: ConnectionSlot,
 }
 
 impl<S> Cuttable<S> {
-    pub fn new(inner: S, connection: &Connection, place: Place) -> Self {
+    pub fn new(inner: S, connection: &Connection, place: ConnectionSlot) -> Self {
         // One per direction: different tasks may wait for them.
         let cut = || Box::pin(connection.cut.clone().cancelled_owned());
         let (read, write) = (cut(), cut());

@@ -18,14 +18,14 @@ use sandkeep_core::SnapshotId;
 /// All differences between two points in time of a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = Diff)]
-pub struct ToldDiff {
+pub struct DiffReport {
     pub from: Side,
     pub to: Side,
     /// Whether nothing was being written meanwhile. `false` only for a running sandbox whose runtime cannot freeze;
     /// then a file may have been read in the middle of a write.
     pub frozen: bool,
     /// In the order of a walk: names sorted by bytes, a directory before its content.
-    pub changes: Vec<Told>,
+    pub changes: Vec<FileChange>,
     /// There are more changes than the limit.
     pub truncated: bool,
     /// Number of directories that the daemon may not read.
@@ -49,7 +49,7 @@ pub enum Side {
 /// One changed file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = FileChange)]
-pub struct Told {
+pub struct FileChange {
     /// `mode` includes owner and attributes; `differs` says which.
     pub kind: ChangeKind,
     /// The present path, or the former one of a removed file.
@@ -66,9 +66,9 @@ pub struct Told {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differs: Vec<Aspect>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub before: Option<ToldFacts>,
+    pub before: Option<FileFacts>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub after: Option<ToldFacts>,
+    pub after: Option<FileFacts>,
     /// The changed lines, in the format of `diff -u`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
@@ -80,7 +80,7 @@ pub struct Told {
 /// Metadata of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = FileFacts)]
-pub struct ToldFacts {
+pub struct FileFacts {
     #[serde(rename = "type")]
     pub kind: FileKind,
     /// Permissions, such as `0644`.
@@ -108,7 +108,7 @@ pub enum Omitted {
     TooLarge,
 }
 
-impl Told {
+impl FileChange {
     pub fn of(change: &Change) -> Self {
         let (path, path_b64) = spelled(&absolute(&change.path));
         let from = change.from_path.as_ref().map(|path| spelled(&absolute(path)));
@@ -129,8 +129,8 @@ impl Told {
             from_path,
             from_path_b64,
             differs: change.differs.clone(),
-            before: change.before.as_ref().map(ToldFacts::of),
-            after: change.after.as_ref().map(ToldFacts::of),
+            before: change.before.as_ref().map(FileFacts::of),
+            after: change.after.as_ref().map(FileFacts::of),
             text,
             text_omitted,
         }
@@ -147,7 +147,7 @@ impl Told {
     }
 }
 
-impl ToldFacts {
+impl FileFacts {
     fn of(facts: &Facts) -> Self {
         let target = facts.target.as_deref().map(spelled);
         let (target, target_b64) = match target {
@@ -221,8 +221,8 @@ mod tests {
                 after: Some(facts),
                 text: None,
             };
-            let written = serde_json::to_string(&Told::of(&change)).expect("plain data");
-            let read: Told = serde_json::from_str(&written).expect("what was written");
+            let written = serde_json::to_string(&FileChange::of(&change)).expect("plain data");
+            let read: FileChange = serde_json::from_str(&written).expect("what was written");
             assert_eq!(read.tree_path().as_ref(), Ok(&change.path), "{written}");
             assert_eq!(read.from_tree_path(), Ok(change.from_path));
             let after = read.after.expect("it is there");

@@ -12,12 +12,12 @@ use sandkeep_core::{failpoint, limits};
 
 impl Zfs {
     /// Removes a dataset with everything below it, by one mark. `Ok` if it does not exist.
-    pub(super) fn bury(&self, name: &str) -> io::Result<()> {
+    pub(super) fn remove_dataset(&self, name: &str) -> io::Result<()> {
         let seen = self.look(name)?;
         if seen.is_empty() {
             return Ok(());
         }
-        self.condemn(&seen)?;
+        self.mark_dead(&seen)?;
         let left = self.collect()?;
         let stays: Vec<_> =
             left.into_iter().filter(|it| names::is_within(&it.name, name)).collect();
@@ -26,7 +26,7 @@ impl Zfs {
     }
 
     /// Marks a dataset as dead. Everything in it is dead as well.
-    fn condemn(&self, seen: &[Seen]) -> io::Result<()> {
+    fn mark_dead(&self, seen: &[Seen]) -> io::Result<()> {
         for dataset in seen.iter().filter(|it| it.is_dataset()) {
             self.unmount(dataset)?;
         }
@@ -104,7 +104,7 @@ impl Zfs {
             return Ok(());
         }
         for dataset in datasets {
-            self.condemn(std::slice::from_ref(dataset))?;
+            self.mark_dead(std::slice::from_ref(dataset))?;
         }
         self.collect().map(drop)
     }
@@ -127,13 +127,13 @@ impl Zfs {
             }
             let nobodys: Vec<_> = volume.views().chain(volume.idle_trees()).cloned().collect();
             for dataset in nobodys {
-                self.condemn(&[dataset])?;
+                self.mark_dead(&[dataset])?;
             }
         }
         let layers = format!("{}/", self.names.layers());
         for draft in datasets().filter(|it| it.name.starts_with(&layers)) {
             if !has_snapshots(&all, &draft.name) {
-                self.condemn(std::slice::from_ref(draft))?;
+                self.mark_dead(std::slice::from_ref(draft))?;
             }
         }
         let left = self.collect()?;

@@ -55,7 +55,7 @@ impl Source {
 
 /// All connection slots.
 #[derive(Debug)]
-pub struct Places {
+pub struct ConnectionSlots {
     all: Arc<Semaphore>,
     book: Mutex<Book>,
 }
@@ -78,19 +78,19 @@ struct Stranger {
 
 /// A connection slot, held until dropped.
 #[derive(Debug)]
-pub struct Place {
-    standing: Standing,
+pub struct ConnectionSlot {
+    standing: ConnectionClass,
     _permit: OwnedSemaphorePermit,
 }
 
 /// How a connection counts: as a stranger or as known.
 #[derive(Clone, Debug)]
-pub struct Standing {
-    places: Arc<Places>,
+pub struct ConnectionClass {
+    places: Arc<ConnectionSlots>,
     number: u64,
 }
 
-impl Places {
+impl ConnectionSlots {
     /// File descriptors are needed for more than connections, so at most half of them are used here.
     pub fn new(descriptors_max: Option<u64>) -> Arc<Self> {
         let half = descriptors_max
@@ -119,7 +119,7 @@ impl Places {
         permit: OwnedSemaphorePermit,
         stranger: Option<Source>,
         cut: &CancellationToken,
-    ) -> Place {
+    ) -> ConnectionSlot {
         let mut book = self.book();
         let number = book.next;
         book.next += 1;
@@ -127,7 +127,10 @@ impl Places {
             book.strangers.insert(number, Stranger { from, cut: cut.clone() });
             book.keep_below_limits(from);
         }
-        Place { standing: Standing { places: Arc::clone(self), number }, _permit: permit }
+        ConnectionSlot {
+            standing: ConnectionClass { places: Arc::clone(self), number },
+            _permit: permit,
+        }
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
@@ -165,20 +168,20 @@ impl Book {
     }
 }
 
-impl Place {
-    pub fn standing(&self) -> &Standing {
+impl ConnectionSlot {
+    pub fn standing(&self) -> &ConnectionClass {
         &self.standing
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        let Standing { places, number } = &self.standing;
+        let ConnectionClass { places, number } = &self.standing;
         places.book().leave(*number);
     }
 }
 
-impl Standing {
+impl ConnectionClass {
     /// Marks the connection as authenticated. A client that already holds more than its share stays a stranger with the
     /// rest: still served, but the first to be closed.
     pub fn know(&self, who: impl FnOnce() -> String) {
@@ -201,13 +204,13 @@ mod tests {
     use super::*;
 
     struct Crowd {
-        places: Arc<Places>,
-        held: Vec<(Place, CancellationToken)>,
+        places: Arc<ConnectionSlots>,
+        held: Vec<(ConnectionSlot, CancellationToken)>,
     }
 
     impl Crowd {
         fn new(descriptors_max: u64) -> Self {
-            Self { places: Places::new(Some(descriptors_max)), held: Vec::new() }
+            Self { places: ConnectionSlots::new(Some(descriptors_max)), held: Vec::new() }
         }
 
         async fn enter(&mut self, from: Option<Source>) -> usize {
