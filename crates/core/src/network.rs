@@ -13,6 +13,7 @@
 //! [`Policy::check`] and [`ceiling`].
 
 pub mod ceiling;
+mod decision;
 mod entry;
 mod host;
 mod patch;
@@ -30,6 +31,7 @@ use utoipa::ToSchema;
 use crate::{InvalidSpec, limits};
 
 pub use ceiling::{Admin, OverCeiling};
+pub use decision::{Choice, Decision, DecisionKind, NetworkUsage, NetworkVerdict, PendingRequest};
 pub use entry::{Entry, EntryProblem, InvalidEntry, IpRange, Target};
 pub use host::{DEFAULT_PORTS, host_name};
 pub use patch::NetworkPatch;

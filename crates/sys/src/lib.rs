@@ -5,6 +5,7 @@ pub mod btrfs;
 pub mod capability;
 pub mod cgroup;
 pub mod container;
+pub mod datagram;
 pub mod dev;
 pub mod egress;
 pub mod landlock;
