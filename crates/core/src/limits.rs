@@ -2,6 +2,7 @@
 
 mod audit;
 mod bench;
+mod caught;
 mod client;
 mod connect;
 mod egress;
@@ -19,6 +20,7 @@ use std::time::Duration;
 
 pub use audit::*;
 pub use bench::*;
+pub use caught::*;
 pub use client::*;
 pub use connect::*;
 pub use egress::*;

@@ -361,7 +361,7 @@ impl<E: Engine> Runtime for EngineRuntime<E> {
     }
 
     async fn create(&self, plan: &Plan) -> Result<(), RuntimeError> {
-        plan.check_files(self)?;
+        plan.check(self)?;
         if plan.lifetime == Lifetime::WithDaemon {
             let (runtime, what) = (self.name(), "end a sandbox with the program that made it");
             return Err(RuntimeError::Unsupported { runtime, what });

@@ -212,7 +212,7 @@ impl<S: Starter> Runtime for GroupedRuntime<S> {
     }
 
     async fn create(&self, plan: &Plan) -> Result<(), RuntimeError> {
-        plan.check_files(self)?;
+        plan.check(self)?;
         self.host_resources.make_groups(plan).map_err(self.failed("make its control groups"))
     }
 
@@ -314,6 +314,7 @@ pub fn capabilities(limits: Controllers) -> Capabilities {
         shells: true,
         ports: true,
         survives_daemon: true,
+        network: false,
     }
 }
 

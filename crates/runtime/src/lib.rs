@@ -47,6 +47,7 @@ use async_trait::async_trait;
 
 use sandkeep_core::{Labels, Privilege, Resources, SandboxId};
 use sandkeep_guestlink::Guest;
+use sandkeep_sys::egress::Sockets;
 use sandkeep_tree::{Bind, Root, RootKind};
 
 pub use bwrap::Bwrap;
@@ -88,6 +89,8 @@ pub struct Capabilities {
     pub ports: bool,
     /// Sandboxes outlive the daemon.
     pub survives_daemon: bool,
+    /// A sandbox can have a way out: its connections and DNS queries are caught for the daemon.
+    pub network: bool,
 }
 
 /// Whether a runtime is usable here, and if not, why.
@@ -135,11 +138,21 @@ pub struct Plan {
     /// `meta.json` there.
     pub home: PathBuf,
     pub lifetime: Lifetime,
+    /// What it sends out is caught for [`Runtime::network`]; otherwise there is nothing but its own loopback.
+    pub network: bool,
 }
 
 impl Plan {
-    /// Refuses a plan whose files do not suit the runtime: the first step of every `create`.
-    pub fn check_files(&self, runtime: &dyn Runtime) -> Result<(), RuntimeError> {
+    /// Refuses a plan whose files or network do not suit the runtime: the first step of every `create`.
+    pub fn check(&self, runtime: &dyn Runtime) -> Result<(), RuntimeError> {
+        self.check_files(runtime)?;
+        match self.network {
+            false => Ok(()),
+            true => runtime.check_network(),
+        }
+    }
+
+    fn check_files(&self, runtime: &dyn Runtime) -> Result<(), RuntimeError> {
         let fits = match (runtime.files(), &self.files) {
             (Files::OnStorage(kinds), PlannedFiles::Stored(files)) => {
                 kinds.contains(&files.root.kind())
@@ -204,6 +217,9 @@ pub enum RuntimeError {
     /// No side effect happened.
     #[error("runtime {runtime} cannot {what}")]
     Unsupported { runtime: &'static str, what: &'static str },
+    /// No side effect happened.
+    #[error("runtime {runtime} cannot give a sandbox a way out here: {reason}")]
+    NoNetwork { runtime: &'static str, reason: String },
     #[error("runtime {runtime} does not know {id}")]
     NotFound { runtime: &'static str, id: SandboxId },
     #[error("{id} is not running")]
@@ -242,6 +258,11 @@ pub trait Runtime: Send + Sync {
     /// and before a request is refused. A runtime whose requirements cannot change does nothing.
     async fn look_again(&self) {}
 
+    /// Whether a sandbox can have a way out here; an error says why not. [`Capabilities::network`] says the same.
+    fn check_network(&self) -> Result<(), RuntimeError> {
+        Err(RuntimeError::Unsupported { runtime: self.name(), what: "give a sandbox a way out" })
+    }
+
     /// Creates everything that exists while the sandbox does not run. A second call with the same plan is `Ok`. A crash
     /// in the middle leaves what `destroy` removes.
     async fn create(&self, plan: &Plan) -> Result<(), RuntimeError>;
@@ -276,6 +297,15 @@ pub trait Runtime: Send + Sync {
     async fn list(&self) -> Result<Vec<FoundSandbox>, RuntimeError>;
 
     async fn stats(&self, id: &SandboxId) -> Result<Stats, RuntimeError>;
+
+    /// Catches what a running sandbox sends out, and returns the sockets where it arrives. Called after every `start`
+    /// of a plan with [`Plan::network`], before anything of the user runs, and again by a later daemon: then
+    /// the new sockets replace those before. With all of them closed the sandbox is refused everything at once.
+    async fn network(&self, id: &SandboxId) -> Result<Sockets, RuntimeError> {
+        let _ = id;
+        self.check_network()?;
+        Err(RuntimeError::Unsupported { runtime: self.name(), what: "give a sandbox a way out" })
+    }
 
     /// Connects to the guest of a running sandbox.
     async fn connect(&self, id: &SandboxId) -> Result<Arc<dyn Guest>, RuntimeError>;

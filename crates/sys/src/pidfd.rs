@@ -91,7 +91,7 @@ fn peer(socket: impl AsFd) -> io::Result<OwnedFd> {
 }
 
 /// The pid of a process; `None` if it is dead and reaped, or invisible from here.
-fn number(pidfd: impl AsFd) -> io::Result<Option<i32>> {
+pub fn number(pidfd: impl AsFd) -> io::Result<Option<i32>> {
     let info = format!("/proc/self/fdinfo/{}", pidfd.as_fd().as_raw_fd());
     let info = std::fs::read_to_string(info)?;
     let number = info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());

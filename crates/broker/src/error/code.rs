@@ -155,7 +155,9 @@ fn of_storage(error: &StorageError) -> Code {
 
 fn of_runtime(error: &RuntimeError) -> Code {
     match error {
-        RuntimeError::Unsupported { .. } => Code::UnsupportedByRuntime,
+        RuntimeError::Unsupported { .. } | RuntimeError::NoNetwork { .. } => {
+            Code::UnsupportedByRuntime
+        }
         RuntimeError::NotFound { .. } => Code::RuntimeInconsistent,
         RuntimeError::NotRunning { .. } => Code::NotRunning,
         RuntimeError::Io { .. } => Code::RuntimeFailed,

@@ -64,6 +64,7 @@ impl Supervisor {
             privilege: self.meta.spec.privilege(),
             home: self.home.path().to_owned(),
             lifetime: self.shared.lifetime,
+            network: false,
         }
     }
 

@@ -209,6 +209,7 @@ fn errors() -> Vec<Error> {
         StorageError::Unusable { storage, reason: "why".to_owned() }.into(),
         StorageError::Io { storage, what: "write".to_owned(), source: io() }.into(),
         RuntimeError::Unsupported { runtime, what }.into(),
+        RuntimeError::NoNetwork { runtime, reason: "why".to_owned() }.into(),
         RuntimeError::NotFound { runtime, id: id() }.into(),
         RuntimeError::NotRunning { id: id() }.into(),
         RuntimeError::Io { runtime, what: "start".to_owned(), source: io() }.into(),
