@@ -1,65 +1,144 @@
 //! The gateway's end of one sandbox.
 
-use std::net::IpAddr;
+use std::io;
+use std::net::{IpAddr, TcpListener as StdListener};
+use std::sync::Arc;
+use std::time::Duration;
 
-use sandkeep_core::network::{Choice, Entry, NetworkUsage, PendingRequest, Policy};
+use tokio::net::TcpListener;
+use tokio::time::sleep;
 
+use sandkeep_core::network::{Choice, Entry, NetworkUsage, OnDeny, PendingRequest, Policy, Target};
+use sandkeep_sys::egress::Sockets;
+
+use crate::ask::{self, AskError};
+use crate::connection;
+use crate::policy::Host;
+use crate::resolver;
 use crate::rules::Rules;
+use crate::sandbox::{Sandbox, lock};
 
-/// Why nothing can be asked, or decided.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AskError {
-    #[error("the policy of this sandbox does not ask: its on_deny is not \"ask\"")]
-    DoesNotAsk,
-    #[error("{0} is allowed already")]
-    Allowed(String),
-    #[error("{host}: {reason}; nobody can allow it for this sandbox")]
-    Denied { host: String, reason: String },
-    #[error("too many requests wait for a decision, or were made within a minute; try again later")]
-    TooMany,
-    #[error("there is no request {0}; it was decided, or nobody decided in time")]
-    Unknown(u64),
-}
+/// How long to wait when no connection can be accepted, because there are no descriptors left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The network of a sandbox, while it is open. Dropping it closes every socket and connection.
-pub struct Attachment {}
+pub struct Attachment {
+    pub(crate) sandbox: Arc<Sandbox>,
+}
 
 impl Attachment {
+    pub(crate) fn open(sandbox: Arc<Sandbox>, sockets: Sockets) -> io::Result<Self> {
+        let attachment = Self { sandbox };
+        for listener in sockets.tcp {
+            let listener = StdListener::from(listener);
+            listener.set_nonblocking(true)?;
+            let accepting =
+                accept(Arc::clone(&attachment.sandbox), TcpListener::from_std(listener)?);
+            attachment.spawn(accepting);
+        }
+        for socket in sockets.udp {
+            let sandbox = Arc::clone(&attachment.sandbox);
+            attachment.spawn(async move {
+                if let Err(error) = resolver::serve_datagrams(Arc::clone(&sandbox), socket).await {
+                    tracing::error!(sandbox = %sandbox.id, %error, "its resolver ended");
+                }
+            });
+        }
+        Ok(attachment)
+    }
+
+    /// Runs until the attachment is dropped.
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.sandbox.stop.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = task => {}
+                () = stop.cancelled() => {}
+            }
+        });
+    }
+
     /// Puts other rules in force: for new connections at once. Open connections that are no longer allowed end.
     pub fn replace(&self, rules: Rules) {
-        let _ = rules;
+        self.sandbox.replace(rules);
+    }
+
+    /// Counts bytes that the sandbox used before this daemon started, for `limits.bytes_total`.
+    pub fn add_earlier_bytes(&self, bytes: u64) {
+        self.sandbox.meter.add_earlier(bytes);
     }
 
     pub fn usage(&self) -> NetworkUsage {
-        NetworkUsage::default()
+        self.sandbox.usage()
     }
 
     /// What waits for the owner's decision, oldest first.
     pub fn requests(&self) -> Vec<PendingRequest> {
-        Vec::new()
+        lock(&self.sandbox.asks).pending()
     }
 
     /// Asks for a destination before a connection does, with a reason for the owner. If one waits already, it gets the
-    /// reason.
+    /// reason. Needs a tokio runtime.
     pub fn request(&self, host: &str, port: u16, why: &str) -> Result<PendingRequest, AskError> {
-        let _ = (host, port, why);
-        Err(AskError::DoesNotAsk)
+        ask::request(&self.sandbox, host, port, why)
     }
 
-    /// The owner's decision. After `Always` the entry is in force here; the caller adds it to the stored policy.
+    /// The owner's decision. After `Always` the returned entry is in force here; the caller adds it to the stored
+    /// policy.
     pub fn decide(&self, request: u64, choice: Choice) -> Result<Option<Entry>, AskError> {
-        let _ = choice;
-        Err(AskError::Unknown(request))
+        ask::decide(&self.sandbox, request, choice)
     }
 
-    /// The smallest policy that covers everything that was used since the attachment was opened.
+    /// The smallest policy that covers everything that was used since the attachment was opened: the entries of the
+    /// present one that were used, except `*`, and the names and addresses that no such entry covers.
     pub fn suggest(&self) -> Policy {
-        Policy::default()
+        let present = lock(&self.sandbox.given).policy.clone();
+        let used = lock(&self.sandbox.used).clone();
+        let mut allow: Vec<Entry> = Vec::new();
+        for (host, port) in used {
+            let wanted = ask::entry_for(&host, port);
+            let covers = |entry: &&Entry| self.covers(entry, &host, port);
+            let entry = present.allow.iter().find(covers).cloned().unwrap_or(wanted);
+            if !allow.contains(&entry) {
+                allow.push(entry);
+            }
+        }
+        Policy { allow, on_deny: OnDeny::Refuse, ..present }
+    }
+
+    fn covers(&self, entry: &Entry, host: &Host, port: u16) -> bool {
+        let policy = Policy { allow: vec![entry.clone()], ..Policy::default() };
+        let alone = self.sandbox.gateway.compile(&Rules { policy, ..Rules::default() });
+        entry.target != Target::Any && alone.lists_host(host, port)
     }
 
     /// The name that has this address in the sandbox.
     pub fn name_of(&self, address: IpAddr) -> Option<String> {
-        let _ = address;
-        None
+        self.sandbox.names().name(address).map(|name| name.as_ref().to_owned())
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        self.sandbox.cut_all();
+        self.sandbox.stop.cancel();
+    }
+}
+
+/// Accepts always: a full queue would hang the programs inside. Too many connections are reset.
+async fn accept(sandbox: Arc<Sandbox>, listener: TcpListener) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => match stream.local_addr() {
+                Ok(to) => {
+                    tokio::spawn(connection::serve(Arc::clone(&sandbox), stream, to));
+                }
+                Err(error) => tracing::debug!(sandbox = %sandbox.id, %error, "no destination"),
+            },
+            Err(error) => {
+                tracing::warn!(sandbox = %sandbox.id, %error, "cannot accept a connection");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
     }
 }

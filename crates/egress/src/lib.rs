@@ -4,14 +4,32 @@
 //! namespace that catch every connection and every DNS query. It decides by name, resolves the name itself, and dials
 //! from the host. Nothing is routed, so a mistake here refuses a connection and does not open one.
 
+mod ask;
 mod attachment;
+mod ca;
+mod carry;
+mod connection;
+mod dns;
 mod gateway;
+mod http;
+mod meter;
+mod names;
+mod policy;
+mod proxy;
+mod rate;
+mod resolver;
 mod rules;
+mod sandbox;
+mod stream;
+mod terminate;
+mod upstream;
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
-pub use attachment::{AskError, Attachment};
-pub use gateway::{Gateway, GatewayError, Recorder, Settings, Times};
+pub use ask::AskError;
+pub use attachment::Attachment;
+pub use ca::CaError;
+pub use gateway::{Gateway, GatewayError, Recorder, Settings, Times, Totals};
 pub use rules::{HeaderRule, Rules, Secret, ca_variables, needs_ca, proxy_variables};
 pub use sandkeep_outgoing::resolve::{FixedHosts, Resolve, SystemResolver};
 pub use sandkeep_sys::egress::Sockets;
