@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use ring::digest::{SHA256, digest};
+use ring::hmac;
 use serde::Serialize;
 use tracing::{debug, warn};
 
@@ -22,12 +22,15 @@ use crate::error::Error;
 use crate::shared::Shared;
 use crate::view::View;
 use sandkeep_core::{IdempotencyKey, Owner, SandboxId, limits};
+use sandkeep_home::Secret;
 use sandkeep_store::{Key, Revision};
 
-/// A hash of the whole request.
-pub(crate) fn fingerprint(asked: &impl Serialize) -> String {
+/// A hash of the whole request. It needs the secret of the data directory: a request may hold secrets, which nobody who
+/// reads the hash may try to guess.
+pub(crate) fn fingerprint(asked: &impl Serialize, secret: &Secret) -> String {
     let asked = serde_json::to_vec(asked).expect("a request holds strings, numbers and maps");
-    hex::encode(digest(&SHA256, &asked))
+    let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
+    hex::encode(hmac::sign(&key, &asked))
 }
 
 /// The state of a key.
@@ -151,6 +154,7 @@ impl Claim {
 mod tests {
     use super::*;
     use sandkeep_core::SpecDraft;
+    use sandkeep_core::network::Network;
 
     #[test]
     fn a_key_is_short_and_visible() {
@@ -165,19 +169,28 @@ mod tests {
 
     #[test]
     fn every_part_of_a_request_is_in_its_fingerprint() {
+        let [one, other] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+        let open = |dir: &tempfile::TempDir| sandkeep_home::DataDir::open(dir.path());
+        let (one, other) = (open(&one).expect("ours"), open(&other).expect("ours"));
+        let fingerprint = |asked: &(&Owner, &SpecDraft)| fingerprint(asked, one.secret());
         let owner = Owner::local();
-        let plain = fingerprint(&(&owner, SpecDraft::default()));
-        assert_eq!(plain, fingerprint(&(&owner, SpecDraft::default())));
+        let empty = SpecDraft::default();
+        let plain = fingerprint(&(&owner, &empty));
+        assert_eq!(plain, fingerprint(&(&owner, &empty)));
         let env = Some([("A".to_owned(), "1".to_owned())].into());
+        let secrets = serde_json::json!({ "A": { "hosts": ["a.example"], "value": "1" } });
         let drafts = [
             SpecDraft { runtime: Some("mock".to_owned()), ..SpecDraft::default() },
             SpecDraft { env, ..SpecDraft::default() },
             SpecDraft { timeout_secs: Some(1), ..SpecDraft::default() },
+            SpecDraft { network: Some(Network::open()), ..SpecDraft::default() },
+            SpecDraft { secrets: serde_json::from_value(secrets).ok(), ..SpecDraft::default() },
         ];
-        for draft in drafts {
-            assert_ne!(plain, fingerprint(&(&owner, &draft)), "{draft:?}");
+        for draft in &drafts {
+            assert_ne!(plain, fingerprint(&(&owner, draft)), "{draft:?}");
         }
+        assert_ne!(plain, super::fingerprint(&(&owner, &empty), other.secret()));
         let elsewhere = Owner { project: "other".to_owned(), ..owner };
-        assert_ne!(plain, fingerprint(&(&elsewhere, SpecDraft::default())));
+        assert_ne!(plain, fingerprint(&(&elsewhere, &empty)));
     }
 }

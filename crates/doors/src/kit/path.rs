@@ -8,6 +8,7 @@ use axum::extract::{FromRef, FromRequestParts, Path, RawPathParams};
 use axum::http::request::Parts;
 
 use super::refusal::Refusal;
+use crate::rest::network::RequestNumber;
 use sandkeep_broker::{Broker, ToolName};
 use sandkeep_core::{
     ExecId, KeyId, Port, Principal, ProcessId, SandboxId, ShellId, SnapshotName, TemplateName,
@@ -66,6 +67,7 @@ names! {
     SnapshotName => NotASnapshotName;
     UploadId => NotAnUploadId;
     WebhookId => NotAWebhookId;
+    RequestNumber => NotARequestNumber;
 }
 
 pub fn parse<T: Name>(text: &str) -> Result<T, Refusal> {
