@@ -126,12 +126,12 @@ for name, attempt in tries.items():
 print(', '.join(possible) or 'nothing', end='')
 ";
 
-/// Listens on the port of the former listeners for whatever arrives.
+/// Listens on the port of the former listeners, and on the one that is asked for, for whatever arrives.
 const THIEF: &str = "
 import select, socket, sys
 port = int(sys.argv[1])
 thieves = []
-for address in ['198.18.0.1', 'fc00::1']:
+for address, port in [('198.18.0.1', port), ('fc00::1', port), ('0.0.0.0', 443), ('fc00::1', 443)]:
     thief = socket.socket(socket.AF_INET6 if ':' in address else socket.AF_INET)
     try:
         thief.setsockopt(*(41, 75, 1) if ':' in address else (socket.SOL_IP, 19, 1))

@@ -90,7 +90,8 @@ impl Stage {
         fds: &[BorrowedFd<'_>],
     ) -> io::Result<(Answer, Vec<OwnedFd>)> {
         let request = serde_json::to_vec(&Order::Catch(catching))?;
-        let (ours, mut process) = self.spawn()?;
+        let no_stage = |error| io::Error::other(format!("a stage does not start: {error}"));
+        let (ours, mut process) = self.spawn().map_err(no_stage)?;
         ours.async_io(Interest::WRITABLE, |fd| socket::send_with_fds(fd, &request, fds)).await?;
         let mut buffer = vec![0; MESSAGE_MAX_BYTES];
         let heard =
