@@ -15,6 +15,7 @@ mod lab;
 mod layered;
 mod lifecycle;
 mod limits;
+mod network;
 mod ports;
 mod shells;
 mod terminals;
@@ -130,6 +131,11 @@ macro_rules! with_promises {
             ports::a_port_inside_carries_bytes_both_ways_to_their_ends,
             ports::a_closed_port_is_refused_at_once,
             ports::a_hundred_connections_do_not_disturb_each_other,
+            network::connections_and_queries_to_everywhere_are_caught,
+            network::everything_else_is_refused_at_once_and_loopback_is_its_own,
+            network::nobody_inside_changes_what_catches,
+            network::without_the_sockets_everything_out_is_refused_at_once,
+            network::new_sockets_replace_those_before_and_a_start_takes_none_away,
             limits::a_memory_bomb_is_killed_and_named,
             limits::a_fork_bomb_stays_inside,
             limits::a_command_has_its_own_memory_limit_or_is_refused,

@@ -15,13 +15,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::grouped::{
-    self, GroupedRuntime, Host, HostResources, IdRange, Parts, Started, Starter, pieces, privilege,
-    shm_bytes,
+    self, GroupedRuntime, Host, HostResources, IdRange, Networks, Parts, Started, Starter, pieces,
+    privilege, shm_bytes,
 };
 use super::{Capabilities, Plan, RuntimeError};
 use sandkeep_sys::{
     cgroup::{Controllers, GroupPlacement},
     launcher::{Launch, LaunchError, Launched, Launcher, LauncherRights, Means},
+    stage::Stage,
 };
 
 /// User namespaces to prepare for the next sandboxes.
@@ -32,6 +33,7 @@ const LAUNCH_TRIES: usize = 2;
 pub struct Native {
     launcher: Arc<Launcher>,
     standing: LauncherRights,
+    networks: Networks,
 }
 
 /// Why no sandbox can be launched here.
@@ -54,6 +56,7 @@ impl Native {
     pub async fn runtime(
         host_resources: Arc<HostResources>,
         launcher: Vec<OsString>,
+        stage: &Stage,
     ) -> Result<Arc<GroupedRuntime<Self>>, NoLauncher> {
         let launcher = Launcher::start(launcher).await?;
         let standing = LauncherRights::own();
@@ -61,7 +64,8 @@ impl Native {
             LauncherRights::Root => {}
             LauncherRights::User => launcher.hello().await.map_err(NoLauncher::Refused)?,
         }
-        Ok(Arc::new(GroupedRuntime::new(host_resources, Self { launcher, standing })))
+        let networks = Networks::of(standing, stage).await;
+        Ok(Arc::new(GroupedRuntime::new(host_resources, Self { launcher, standing, networks })))
     }
 
     fn failed(what: &'static str) -> impl FnOnce(io::Error) -> RuntimeError {
@@ -112,6 +116,10 @@ impl Starter for Native {
 
     fn capabilities(&self, limits: Controllers) -> Capabilities {
         grouped::capabilities_of(self.standing, limits)
+    }
+
+    fn networks(&self) -> &Networks {
+        &self.networks
     }
 
     async fn start(

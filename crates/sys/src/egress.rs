@@ -29,13 +29,14 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use tokio::sync::oneshot;
 
+use super::namespace::NETWORK_LIMITS;
 use super::pidfd;
 
 /// The sandbox's own addresses. No name is ever mapped to them.
 pub const ADDRESS_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 pub const ADDRESS_V6: Ipv6Addr = Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 1);
 
-/// Settings of the namespace besides [`NETWORK_LIMITS`](super::namespace::NETWORK_LIMITS). Connections of MPTCP and of
+/// Settings of the namespace besides [`NETWORK_LIMITS`]. Connections of MPTCP and of
 /// TCP Fast Open do not begin with the packets that the table expects. Every server inside may have the usual ports, but
 /// nobody the resolver's: a later daemon could not have it back.
 const SETTINGS: [(&str, &str); 3] = [
@@ -47,7 +48,7 @@ const SETTINGS: [(&str, &str); 3] = [
 const STACK_BYTES: usize = 128 * 1024;
 
 /// The sockets where everything arrives that a sandbox sends out. All are non-blocking.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Sockets {
     /// Listening, for IPv4 and IPv6. A connection's own address (`getsockname`) is where the sandbox wanted to go.
     pub tcp: Vec<OwnedFd>,
@@ -92,6 +93,10 @@ pub fn set_up_as_owner(network: BorrowedFd<'_>) -> io::Result<Sockets> {
         Err(error) => return Err(error.into()),
     }
     enter(network)?;
+    // A tool that makes its own network does not limit it.
+    for (name, value) in NETWORK_LIMITS {
+        set(&name.replace('.', "/"), value);
+    }
     set_up_here()
 }
 

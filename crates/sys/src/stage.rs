@@ -21,6 +21,9 @@
 //! It also has a network namespace of its own, with only loopback, which is the sandbox's. The tool creates none,
 //! because no tool would set the limits of a sandbox's network.
 //!
+//! For a daemon without root a stage also enters the network of a running sandbox, to catch what it sends out; that one
+//! becomes no tool, and ends.
+//!
 //! The guest's descriptors are 3 (its listening socket), 4 (itself, as an immutable executable) and 5 (the lifeline, if
 //! there is one). The tool passes them on by number.
 //!
@@ -28,6 +31,7 @@
 //! guest runs, or no process is left that could start it.
 
 mod bare;
+mod caught;
 mod client;
 mod process;
 
@@ -140,6 +144,7 @@ pub struct NamedOverlay {
 enum Order {
     Set(Staging),
     Bare(BareStaging),
+    Catch(caught::Catching),
 }
 
 /// The stage's answer if it cannot become the tool.

@@ -312,9 +312,9 @@ async fn local_runtimes(
     };
     let launcher = ["/proc/self/exe", "launcher", "--instance", instance].map(OsStr::new);
     let launcher = launcher.iter().chain(launcher_options).map(OsString::from).collect();
-    let native = Native::runtime(Arc::clone(&host_resources), launcher).await;
-    let native = or_missing(Native::NAME, native);
     let stage = Stage::new(["/proc/self/exe", "stage"].map(OsString::from).to_vec());
+    let native = Native::runtime(Arc::clone(&host_resources), launcher, &stage).await;
+    let native = or_missing(Native::NAME, native);
     let host_resources = || Arc::clone(&host_resources);
     let (bwrap, crun, runc, gvisor) = tokio::join!(
         listed(Bwrap::NAME, wanted, Staged::runtime(Bwrap, host_resources(), stage.clone())),

@@ -211,30 +211,54 @@ async fn everything_else_is_refused_at_once_and_loopback_is_untouched() {
     assert!(began.elapsed() < SOON, "it took {:?}", began.elapsed());
 }
 
+/// When it is sent, or by the answer.
+fn query_is_refused() {
+    let query = UdpSocket::bind("0.0.0.0:0").expect("a port");
+    query.connect("8.8.8.8:53").expect("there is a route");
+    query.set_read_timeout(Some(SOON)).expect("a setting");
+    let refused = query.send(b"query").and_then(|_| query.recv(&mut [0; 16]));
+    let known = [ErrorKind::PermissionDenied, ErrorKind::ConnectionRefused];
+    let refused = refused.expect_err("nobody is there");
+    assert!(known.contains(&refused.kind()), "{refused:?}");
+}
+
+/// Runs something in the namespace as a process that may bind every port.
+fn with_every_port<T: Send>(network: &OwnedFd, work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let in_there = || {
+            enter(network.as_fd()).expect("it is not ours");
+            work()
+        };
+        scope.spawn(in_there).join().expect("nothing failed inside")
+    })
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_sockets_everything_is_refused_at_once_whoever_takes_their_port() {
     let Some((network, sockets)) = caught().await else { return };
     let at = rustix::net::getsockname(&sockets.tcp[0]).expect("bound");
     let at = SocketAddr::try_from(at).expect("an address");
     drop(sockets);
-    let thief = inside(&network, || {
-        let thief = TcpListener::bind(at).expect("its port is free now");
-        thief.set_nonblocking(true).expect("a setting");
+    let thieves = inside(&network, || {
+        // On the listener's port, and on one that somebody asks for.
+        let thieves = [at, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 443)]
+            .map(|at| TcpListener::bind(at).expect("it is free now"));
         for target in targets() {
             let refused = TcpStream::connect_timeout(&target, SOON).expect_err("nobody is there");
             assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "{target}");
         }
-        let query = UdpSocket::bind("0.0.0.0:0").expect("a port");
-        query.connect("8.8.8.8:53").expect("there is a route");
-        query.set_read_timeout(Some(SOON)).expect("a setting");
-        // It is refused when it is sent, or by the answer.
-        let refused = query.send(b"query").and_then(|_| query.recv(&mut [0; 16]));
-        let known = [ErrorKind::PermissionDenied, ErrorKind::ConnectionRefused];
-        let refused = refused.expect_err("nobody is there");
-        assert!(known.contains(&refused.kind()), "{refused:?}");
-        thief
+        query_is_refused();
+        thieves
     });
-    assert_eq!(thief.accept().expect_err("nothing arrives").kind(), ErrorKind::WouldBlock);
+    let resolver = with_every_port(&network, || UdpSocket::bind("0.0.0.0:53").expect("a port"));
+    inside(&network, || query_is_refused());
+    resolver.set_nonblocking(true).expect("a setting");
+    assert_eq!(resolver.recv(&mut [0; 16]).expect_err("no query").kind(), ErrorKind::WouldBlock);
+    drop(resolver);
+    for thief in thieves {
+        thief.set_nonblocking(true).expect("a setting");
+        assert_eq!(thief.accept().expect_err("nothing arrives").kind(), ErrorKind::WouldBlock);
+    }
     // The next daemon gets another port, and everything again.
     let sockets = again(&network).await;
     let client = inside(&network, || TcpStream::connect_timeout(&targets()[0], SOON));
@@ -262,11 +286,15 @@ async fn set_up_again_replaces_the_sockets_that_are_still_open() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_own_network_of_the_daemon_is_refused() {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let own = open("/proc/thread-self/ns/net", flags, Mode::empty()).expect("ours");
-    let refused = set_up(own).await.expect_err("it would cut off the machine");
+/// The own network is one made for this: without the guard, it is not the machine that would be cut off.
+#[test]
+fn the_own_network_of_the_daemon_is_refused() {
+    let Some(network) = namespace() else { return };
+    let there = std::thread::spawn(move || {
+        enter(network.as_fd()).expect("not ours yet");
+        enter(network.as_fd()).expect_err("it would cut off the machine")
+    });
+    let refused = there.join().expect("it is refused");
     assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused}");
 }
 

@@ -15,7 +15,7 @@ use rustix::thread::UnshareFlags;
 
 use super::{
     BUNDLE, Bundle, Dev, FILTER_FD, Failure, Identity, Lifeline, MESSAGE_MAX_BYTES, Meeting, Order,
-    ROOT, STATE, Staging, USERS, bare,
+    ROOT, STATE, Staging, USERS, bare, caught,
 };
 use crate::cgroup::{MountKind, cgroup_mounts};
 use crate::landlock::{self, Ruleset};
@@ -36,7 +36,7 @@ const EMPTY: &str = "/tmp/empty";
 /// Space for a tool's state of one sandbox.
 const SCRATCH_BYTES: &str = "16m";
 
-/// Runs the stage on the socket at its stdin. Returns only if the tool cannot be executed.
+/// Runs the stage on the socket at its stdin. Returns only if there is no tool, or it cannot be executed.
 pub fn main() -> ExitCode {
     // All that it makes is for a sandbox: the daemon's may be narrower.
     rustix::process::umask(Mode::from_raw_mode(0o022));
@@ -45,6 +45,7 @@ pub fn main() -> ExitCode {
             let performed = match &order {
                 Order::Set(staging) => perform(staging, fds),
                 Order::Bare(staging) => bare::perform(staging, fds),
+                Order::Catch(catching) => return ended(caught::perform(*catching, &fds)),
             };
             match performed {
                 Ok(never) => match never {},
@@ -54,10 +55,18 @@ pub fn main() -> ExitCode {
         // The peer is gone, or would not understand an answer.
         Err(error) => Err(error),
     };
-    if let Err(error) = error {
-        eprintln!("sandkeep stage: {error}");
-    }
+    ended(error);
     ExitCode::FAILURE
+}
+
+fn ended(result: io::Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("sandkeep stage: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn receive() -> io::Result<(Order, Vec<OwnedFd>)> {
@@ -189,6 +198,9 @@ fn lay_out(staging: &Staging, set: &Set) -> io::Result<OwnedFd> {
     mknodat(&scratch, "null", FileType::CharacterDevice, null, makedev(1, 3))?;
     for dir in [ROOT, BUNDLE, STATE, EMPTY] {
         mkdir(dir, plain)?;
+    }
+    if staging.identity == Identity::Sandbox {
+        std::os::unix::fs::chown(STATE, Some(staging.id_base), Some(staging.id_base))?;
     }
     mount::attach(&set.root, ROOT)?;
     rustix::process::fchdir(&set.root)?;
