@@ -24,6 +24,7 @@ use crate::sandbox::lock;
 /// The certificate and its key in one file, so that they always belong together.
 const FILE: &str = "egress-ca.pem";
 const NAME: &str = "Sandkeep egress";
+const LEAF_NAME: &str = "Host behind Sandkeep egress";
 const YEARS: i64 = 20;
 const DAYS_OF_YEAR: i64 = 365;
 const CERTIFICATE_END: &str = "-----END CERTIFICATE-----";
@@ -164,8 +165,9 @@ fn read(pem: &str) -> Result<Loaded, String> {
 impl Loaded {
     fn sign(&self, host: &str) -> Result<CertifiedKey, String> {
         let mut params = CertificateParams::new([host.to_owned()]).map_err(|e| e.to_string())?;
+        // Not the name of the authority: OpenSSL takes such a certificate for one that signed itself.
         params.distinguished_name = DistinguishedName::new();
-        params.distinguished_name.push(DnType::CommonName, NAME);
+        params.distinguished_name.push(DnType::CommonName, LEAF_NAME);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.use_authority_key_identifier_extension = true;

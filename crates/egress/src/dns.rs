@@ -175,4 +175,4 @@ fn reply(header: &[u8], question: &[u8], code: u8, records: &[Record]) -> Vec<u8
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

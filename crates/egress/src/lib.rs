@@ -22,6 +22,8 @@ mod rules;
 mod sandbox;
 mod stream;
 mod terminate;
+#[cfg(test)]
+pub(crate) mod tests;
 mod upstream;
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};

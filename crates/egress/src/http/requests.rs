@@ -177,11 +177,8 @@ fn segments_match(glob: &[String], path: &[String]) -> bool {
         for (done, was_reached) in reached.iter().enumerate() {
             if segment == "**" {
                 next[done] = open || (*was_reached && !is_last);
-                open |= *was_reached;
-                // The last one needs a segment that is not empty: `/a/**` is not `/a/`.
-                if is_last && done == path.len() {
-                    next[done] &= path.last().is_some_and(|last| !last.is_empty());
-                }
+                // The last one needs a segment that is not empty: `/a/**` is neither `/a` nor `/a/`.
+                open |= *was_reached && !(is_last && path[done..] == [""]);
             } else if *was_reached && done < path.len() && segment_matches(segment, &path[done]) {
                 next[done + 1] = true;
             }

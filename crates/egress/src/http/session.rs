@@ -5,7 +5,7 @@ use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, header, upgrade};
 use hyper_util::rt::TokioIo;
 use std::sync::Arc;
-use tokio::io::copy_bidirectional_with_sizes;
+use tokio::io::{AsyncWriteExt as _, copy_bidirectional_with_sizes};
 
 use sandkeep_core::limits::{EGRESS_BUFFER_BYTES, EGRESS_LOGGED_PATH_MAX_BYTES};
 use sandkeep_core::network::{DecisionKind, NetworkVerdict};
@@ -54,7 +54,29 @@ impl Session {
         self
     }
 
-    pub(crate) async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+    pub(crate) async fn answer(&self, mut request: Request<Incoming>) -> Response<Body> {
+        let asks = request.headers().contains_key(header::UPGRADE);
+        let inside = asks.then(|| upgrade::on(&mut request));
+        let (response, outside) = self.decide(request).await;
+        match (inside, outside) {
+            (Some(inside), Some(outside)) => self.open_tunnel(inside, outside),
+            // It stays as it is. The library closes such a connection without an end of its TLS.
+            (Some(inside), None) => self.tunnel.put(Box::pin(async move {
+                if let Ok(inside) = inside.await {
+                    // The program may be gone.
+                    let _ = TokioIo::new(inside).shutdown().await;
+                }
+            })),
+            (None, _) => {}
+        }
+        response
+    }
+
+    /// The answer to a request, and the server's end of what comes after it.
+    async fn decide(
+        &self,
+        request: Request<Incoming>,
+    ) -> (Response<Body>, Option<upgrade::OnUpgrade>) {
         let (parts, body) = request.into_parts();
         let shown = (parts.method.to_string(), logged_path(parts.uri.path()));
         if let Err(refusal) = self.check(&parts) {
@@ -62,17 +84,17 @@ impl Session {
             let (rule, reason) = (refusal.rule.clone(), Some(refusal.reason.clone()));
             self.flow.sandbox.record(Line { rule, reason, ..line });
             let to = (&self.site.host, self.site.port);
-            return refusal::response(&self.flow, to, &refusal, Some(shown));
+            return (refusal::response(&self.flow, to, &refusal, Some(shown)), None);
         }
         match self.forward(Request::from_parts(parts, body)).await {
-            Ok(response) => {
+            Ok(answered) => {
                 self.flow.sandbox.record(self.line(NetworkVerdict::Allowed, shown));
-                response
+                answered
             }
             Err(error) => {
                 let line = self.line(NetworkVerdict::Failed, shown);
                 self.flow.sandbox.record(Line { reason: Some(error.to_string()), ..line });
-                refusal::failure(&error.to_string(), StatusCode::BAD_GATEWAY)
+                (refusal::failure(&error.to_string(), StatusCode::BAD_GATEWAY), None)
             }
         }
     }
@@ -129,31 +151,33 @@ impl Session {
         }
     }
 
-    async fn forward(&self, mut request: Request<Incoming>) -> Result<Response<Body>, SendError> {
+    async fn forward(
+        &self,
+        mut request: Request<Incoming>,
+    ) -> Result<(Response<Body>, Option<upgrade::OnUpgrade>), SendError> {
         if let Some(failed) = &self.failed {
             return Err(SendError::Connect(Arc::clone(failed)));
         }
         let wants_websocket = request.version() == hyper::Version::HTTP_11
             && request.method() == Method::GET
             && asks_for_websocket(request.headers());
-        let inside = wants_websocket.then(|| upgrade::on(&mut request));
         if let Err(inject::TooLarge) = self.prepare(&mut request, wants_websocket) {
             let problem = "its headers are too large with the secrets in place".to_owned();
-            return Ok(refusal::failure(&problem, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE));
+            let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+            return Ok((refusal::failure(&problem, status), None));
         }
         let mut response = self.pool.send(request).await?;
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            let Some(inside) = inside else {
-                let problem = "it changed the protocol without being asked".to_owned();
-                return Err(SendError::Broken { host: self.site.host.to_string(), problem });
-            };
-            self.open_tunnel(inside, upgrade::on(&mut response));
-            remove_hop_by_hop(response.headers_mut());
-            set_websocket(response.headers_mut());
-        } else {
-            remove_hop_by_hop(response.headers_mut());
+        let is_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        if is_switched && !wants_websocket {
+            let problem = "it changed the protocol without being asked".to_owned();
+            return Err(SendError::Broken { host: self.site.host.to_string(), problem });
         }
-        Ok(response.map(Body::Left))
+        let outside = is_switched.then(|| upgrade::on(&mut response));
+        remove_hop_by_hop(response.headers_mut());
+        if is_switched {
+            set_websocket(response.headers_mut());
+        }
+        Ok((response.map(Body::Left), outside))
     }
 
     /// Makes a request into the one that the server gets.
