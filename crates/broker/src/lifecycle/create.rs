@@ -118,7 +118,8 @@ impl Broker {
             let (shared, name) = (&broker.shared, request_name(&key, &who));
             let owner = admission::owner(&who, &draft)?;
             // Including the owner, because a key may be bound to a project.
-            let fingerprint = idempotency::fingerprint(&(&owner, &draft), shared.data.secret());
+            let hidden = idempotency::without_values(&draft, shared.data.secret());
+            let fingerprint = idempotency::fingerprint(&(&owner, hidden));
             let _only = shared.creates.join(name.clone()).await;
             match idempotency::look(shared, &key, name, fingerprint, &owner).await? {
                 Known::Made(mut views) => Ok(views.pop().expect("a create makes one sandbox")),

@@ -124,7 +124,7 @@ impl Broker {
             return verbs.measure(Verb::Fork, runtime, self.fork_all(handle, draft, None)).await;
         };
         let name = request_name(&key, who);
-        let fingerprint = idempotency::fingerprint(&(FORKS, id, &draft), shared.data.secret());
+        let fingerprint = idempotency::fingerprint(&(FORKS, id, &draft));
         let _only = shared.creates.join(name.clone()).await;
         let owner = handle.meta().owner.clone();
         match idempotency::look(shared, &key, name, fingerprint, &owner).await? {

@@ -13,6 +13,7 @@
 
 use std::sync::Arc;
 
+use ring::digest::{SHA256, digest};
 use ring::hmac;
 use serde::Serialize;
 use tracing::{debug, warn};
@@ -21,16 +22,26 @@ use super::directory::{Directory, RequestPhase, RequestRecord};
 use crate::error::Error;
 use crate::shared::Shared;
 use crate::view::View;
-use sandkeep_core::{IdempotencyKey, Owner, SandboxId, limits};
+use sandkeep_core::network::SecretValue;
+use sandkeep_core::{IdempotencyKey, Owner, SandboxId, SpecDraft, limits};
 use sandkeep_home::Secret;
 use sandkeep_store::{Key, Revision};
 
-/// A hash of the whole request. It needs the secret of the data directory: a request may hold secrets, which nobody who
-/// reads the hash may try to guess.
-pub(crate) fn fingerprint(asked: &impl Serialize, secret: &Secret) -> String {
+/// A hash of the whole request.
+pub(crate) fn fingerprint(asked: &impl Serialize) -> String {
     let asked = serde_json::to_vec(asked).expect("a request holds strings, numbers and maps");
+    hex::encode(digest(&SHA256, &asked))
+}
+
+/// The draft with a keyed hash in place of each secret's value: nobody who reads a fingerprint may try to guess one.
+pub(crate) fn without_values(draft: &SpecDraft, secret: &Secret) -> SpecDraft {
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
-    hex::encode(hmac::sign(&key, &asked))
+    let mut draft = draft.clone();
+    for secret in draft.secrets.iter_mut().flat_map(|secrets| secrets.values_mut()) {
+        let hash = hmac::sign(&key, secret.value.reveal().as_bytes());
+        secret.value = SecretValue::new(hex::encode(hash));
+    }
+    draft
 }
 
 /// The state of a key.
@@ -153,8 +164,8 @@ impl Claim {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sandkeep_core::SpecDraft;
     use sandkeep_core::network::Network;
+    use sandkeep_home::DataDir;
 
     #[test]
     fn a_key_is_short_and_visible() {
@@ -169,28 +180,36 @@ mod tests {
 
     #[test]
     fn every_part_of_a_request_is_in_its_fingerprint() {
-        let [one, other] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
-        let open = |dir: &tempfile::TempDir| sandkeep_home::DataDir::open(dir.path());
-        let (one, other) = (open(&one).expect("ours"), open(&other).expect("ours"));
-        let fingerprint = |asked: &(&Owner, &SpecDraft)| fingerprint(asked, one.secret());
         let owner = Owner::local();
-        let empty = SpecDraft::default();
-        let plain = fingerprint(&(&owner, &empty));
-        assert_eq!(plain, fingerprint(&(&owner, &empty)));
+        let plain = fingerprint(&(&owner, SpecDraft::default()));
+        assert_eq!(plain, fingerprint(&(&owner, SpecDraft::default())));
         let env = Some([("A".to_owned(), "1".to_owned())].into());
-        let secrets = serde_json::json!({ "A": { "hosts": ["a.example"], "value": "1" } });
         let drafts = [
             SpecDraft { runtime: Some("mock".to_owned()), ..SpecDraft::default() },
             SpecDraft { env, ..SpecDraft::default() },
             SpecDraft { timeout_secs: Some(1), ..SpecDraft::default() },
             SpecDraft { network: Some(Network::open()), ..SpecDraft::default() },
-            SpecDraft { secrets: serde_json::from_value(secrets).ok(), ..SpecDraft::default() },
         ];
-        for draft in &drafts {
-            assert_ne!(plain, fingerprint(&(&owner, draft)), "{draft:?}");
+        for draft in drafts {
+            assert_ne!(plain, fingerprint(&(&owner, &draft)), "{draft:?}");
         }
-        assert_ne!(plain, super::fingerprint(&(&owner, &empty), other.secret()));
         let elsewhere = Owner { project: "other".to_owned(), ..owner };
-        assert_ne!(plain, fingerprint(&(&elsewhere, &empty)));
+        assert_ne!(plain, fingerprint(&(&elsewhere, SpecDraft::default())));
+    }
+
+    #[test]
+    fn a_value_is_part_of_a_fingerprint_and_cannot_be_guessed_from_it() {
+        let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+        let [one, other] = dirs.each_ref().map(|dir| DataDir::open(dir.path()).expect("ours"));
+        let draft = |value: &str| {
+            let secrets = serde_json::json!({ "A": { "hosts": ["a.example"], "value": value } });
+            let secrets = serde_json::from_value(secrets).expect("secrets");
+            SpecDraft { secrets: Some(secrets), ..SpecDraft::default() }
+        };
+        let print =
+            |value, data: &DataDir| fingerprint(&without_values(&draft(value), data.secret()));
+        assert_eq!(print("1", &one), print("1", &one));
+        assert_ne!(print("1", &one), print("2", &one));
+        assert_ne!(print("1", &one), print("1", &other), "it needs the directory's own secret");
     }
 }

@@ -131,7 +131,7 @@ fn what_a_daemon_cannot_give_is_refused_before_anything_is_done() {
     refuse(400, "invalid_field", "presets are", allow("pyton"));
     let mut mock = allow("a.test");
     mock["runtime"] = json!("mock");
-    refuse(415, "unsupported_by_runtime", "mock", mock);
+    refuse(400, "unsupported_by_runtime", "mock", mock);
     let secret = json!({ "TOKEN": { "hosts": ["a.test"], "value": "hush" } });
     refuse(400, "invalid_field", "network.allow", json!({ "secrets": secret }));
     let uncovered = json!({ "secrets": secret, "network": { "allow": ["b.test"] } });
@@ -188,10 +188,8 @@ fn run_needs_one_option_and_no_daemon() {
     let dir = tempfile::tempdir().expect("a directory");
     let (hosts, config) = (dir.path().join("hosts"), dir.path().join("sandkeep.toml"));
     std::fs::write(&hosts, upstream::HOSTS).expect("a file");
-    let text = format!(
-        "egress_hosts = '{}'\negress_allow_ranges = ['127.0.0.0/8']\n",
-        hosts.display()
-    );
+    let text =
+        format!("egress_hosts = '{}'\negress_allow_ranges = ['127.0.0.0/8']\n", hosts.display());
     std::fs::write(&config, text).expect("a file");
     let run = |options: &[&str], command: &[&str]| {
         let mut run = binary();

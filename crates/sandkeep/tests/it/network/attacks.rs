@@ -101,10 +101,15 @@ for server in ["198.18.0.1", "8.8.8.8", "192.0.2.53"]:
     print(*ask(server, "c2VjcmV0.tunnel.example"), *ask(server, "a.test"))
 "#;
     let said = python(&daemon, &id, program);
-    let expected = "5 0 198.18.0.1 0 1 198.18.0.1\n5 0 8.8.8.8 0 1 8.8.8.8\n5 0 192.0.2.53 0 1 192.0.2.53\n";
+    let expected =
+        "5 0 198.18.0.1 0 1 198.18.0.1\n5 0 8.8.8.8 0 1 8.8.8.8\n5 0 192.0.2.53 0 1 192.0.2.53\n";
     assert_eq!(said, expected, "refused, and answered from where it was asked");
     let log = daemon.network_log(&id);
-    assert!(log.iter().any(|line| line["name"] == "c2vjcmv0.tunnel.example" || line["name"] == "c2VjcmV0.tunnel.example"), "{log:?}");
+    assert!(
+        log.iter().any(|line| line["name"] == "c2vjcmv0.tunnel.example"
+            || line["name"] == "c2VjcmV0.tunnel.example"),
+        "{log:?}"
+    );
 }
 
 #[test]
@@ -119,7 +124,9 @@ fn another_name_on_the_way_is_seen() {
         format!("curl -sS --max-time 20 -f -x http://198.18.0.1:3128 http://b.test:{port}/"),
         format!("curl -sS --max-time 20 -f -p -x http://198.18.0.1:3128 http://b.test:{port}/"),
         format!("curl -sS --max-time 20 -f --request-target http://b.test/ http://a.test:{port}/"),
-        format!("curl -sS --max-time 20 -f --resolve b.test:{port}:198.18.0.1 http://b.test:{port}/"),
+        format!(
+            "curl -sS --max-time 20 -f --resolve b.test:{port}:198.18.0.1 http://b.test:{port}/"
+        ),
     ] {
         let ended = daemon.sh(&id, &command);
         let reached = ended.stdout_text().contains("hello");

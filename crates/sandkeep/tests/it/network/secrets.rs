@@ -95,7 +95,10 @@ fn a_value_is_nowhere_on_disk_and_in_no_log() {
     let sealed = std::fs::metadata(daemon.home(&id).join("secrets")).expect("it is kept");
     let key = std::fs::metadata(daemon.data_dir().join("secrets.key")).expect("a key");
     use std::os::unix::fs::PermissionsExt;
-    assert_eq!((sealed.permissions().mode() & 0o777, key.permissions().mode() & 0o777), (0o600, 0o600));
+    assert_eq!(
+        (sealed.permissions().mode() & 0o777, key.permissions().mode() & 0o777),
+        (0o600, 0o600)
+    );
     daemon.start_again(&scene.world.setup);
 }
 
@@ -150,7 +153,9 @@ fn a_host_with_rules_gets_the_requests_that_they_allow() {
     let id = daemon.create_with(&json!({ "network": { "allow": [rule] } }));
     let status = |options: &str, path: &str| {
         let url = format!("https://{}{path}", scene.api.entry("api.test"));
-        let curl = format!("curl -sS --path-as-is --max-time 20 -o /dev/null -w '%{{http_code}}' {options} '{url}'");
+        let curl = format!(
+            "curl -sS --path-as-is --max-time 20 -o /dev/null -w '%{{http_code}}' {options} '{url}'"
+        );
         daemon.sh(&id, &curl).ok()
     };
     assert_eq!(status("", "/repos/a"), "200");

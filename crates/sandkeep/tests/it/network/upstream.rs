@@ -70,7 +70,8 @@ fn answer(stream: impl Read + Write, requests: &Mutex<Vec<String>>) -> Option<()
     requests.lock().expect("no panic").push(head);
     let stream = reader.get_mut();
     let length = if holds { 1_000_000 } else { 6 };
-    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\nhello\n");
+    let head =
+        format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\nhello\n");
     stream.write_all(head.as_bytes()).ok()?;
     stream.flush().ok()?;
     // Until the other side leaves.
