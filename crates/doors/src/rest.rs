@@ -14,7 +14,7 @@ mod import_events;
 mod keys;
 pub(super) mod known_execs;
 pub(super) mod listing;
-pub(crate) mod network;
+mod network;
 pub(super) mod openapi;
 pub(super) mod output;
 mod ports;

@@ -1,8 +1,9 @@
 //! A command that keeps the key for secrets: `PROGRAM encrypt` and `PROGRAM decrypt`, each from stdin to stdout. What
 //! the first prints is stored; the second gets it when the key is needed for the first time.
 
+use std::io;
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
@@ -13,33 +14,52 @@ use sandkeep_core::limits;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KmsCommand(pub PathBuf);
 
+/// Why the command gave no key.
+#[derive(Debug, thiserror::Error)]
+#[error("the KMS command {} {verb} failed: {problem}", program.display())]
+pub(super) struct KmsError {
+    program: PathBuf,
+    verb: &'static str,
+    problem: KmsProblem,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum KmsProblem {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("{0}; its messages are in the daemon's log")]
+    Exit(ExitStatus),
+    #[error("it took more than {} s", limits::KMS_ANSWER.as_secs())]
+    TookTooLong,
+    #[error("it printed nothing")]
+    Silent,
+    #[error("it printed more than {} bytes", limits::KMS_ANSWER_MAX_BYTES)]
+    TooMuch,
+}
+
 impl KmsCommand {
-    pub(super) async fn encrypt(&self, key: &[u8]) -> Result<Vec<u8>, String> {
+    pub(super) async fn encrypt(&self, key: &[u8]) -> Result<Vec<u8>, KmsError> {
         self.run("encrypt", key).await
     }
 
-    pub(super) async fn decrypt(&self, wrapped: &[u8]) -> Result<Vec<u8>, String> {
+    pub(super) async fn decrypt(&self, wrapped: &[u8]) -> Result<Vec<u8>, KmsError> {
         self.run("decrypt", wrapped).await
     }
 
-    async fn run(&self, verb: &str, input: &[u8]) -> Result<Vec<u8>, String> {
-        let name = self.0.display();
+    async fn run(&self, verb: &'static str, input: &[u8]) -> Result<Vec<u8>, KmsError> {
         let ran = timeout(limits::KMS_ANSWER, self.answer(verb, input)).await;
-        let secs = limits::KMS_ANSWER.as_secs();
-        let ran = ran.unwrap_or_else(|_| Err(format!("it took more than {secs} s")));
-        ran.map_err(|problem| format!("the KMS command {name} {verb} failed: {problem}"))
+        let ran = ran.unwrap_or(Err(KmsProblem::TookTooLong));
+        ran.map_err(|problem| KmsError { program: self.0.clone(), verb, problem })
     }
 
-    async fn answer(&self, verb: &str, input: &[u8]) -> Result<Vec<u8>, String> {
-        let told = |error: std::io::Error| error.to_string();
+    async fn answer(&self, verb: &str, input: &[u8]) -> Result<Vec<u8>, KmsProblem> {
         let mut child = Command::new(&self.0)
             .arg(verb)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
             .kill_on_drop(true)
-            .spawn()
-            .map_err(told)?;
+            .spawn()?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
         let write = async {
             if let Some(mut stdin) = stdin {
@@ -49,20 +69,22 @@ impl KmsCommand {
         };
         let read = async {
             let mut answer = Vec::new();
-            let Some(stdout) = stdout else { return Ok(answer) };
-            let max = limits::KMS_ANSWER_MAX_BYTES as u64 + 1;
-            stdout.take(max).read_to_end(&mut answer).await.map(|_| answer).map_err(told)
+            if let Some(stdout) = stdout {
+                let max = limits::KMS_ANSWER_MAX_BYTES as u64 + 1;
+                stdout.take(max).read_to_end(&mut answer).await?;
+            }
+            Ok::<_, KmsProblem>(answer)
         };
         let ((), answer) = tokio::join!(write, read);
         let answer = answer?;
         if answer.len() > limits::KMS_ANSWER_MAX_BYTES {
-            return Err(format!("it printed more than {} bytes", limits::KMS_ANSWER_MAX_BYTES));
+            return Err(KmsProblem::TooMuch);
         }
-        let status = child.wait().await.map_err(told)?;
+        let status = child.wait().await?;
         match (status.success(), answer.is_empty()) {
             (true, false) => Ok(answer),
-            (true, true) => Err("it printed nothing".to_owned()),
-            (false, _) => Err(format!("{status}; its messages are in the daemon's log")),
+            (true, true) => Err(KmsProblem::Silent),
+            (false, _) => Err(KmsProblem::Exit(status)),
         }
     }
 }
@@ -81,6 +103,10 @@ mod tests {
         KmsCommand(path)
     }
 
+    fn said(answer: &Result<Vec<u8>, KmsError>, words: &str) -> bool {
+        answer.as_ref().is_err_and(|error| error.to_string().contains(words))
+    }
+
     #[tokio::test]
     async fn what_was_encrypted_is_decrypted_and_a_failure_says_what_failed() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -89,10 +115,10 @@ mod tests {
         assert_eq!(wrapped, b"a2V5");
         assert_eq!(kms.decrypt(&wrapped).await.expect("it works"), b"key");
         let failing = command(dir.path(), "cat > /dev/null; exit 3").encrypt(b"key").await;
-        assert!(failing.as_ref().is_err_and(|why| why.contains("exit status: 3")), "{failing:?}");
+        assert!(said(&failing, "exit status: 3"), "{failing:?}");
         let silent = command(dir.path(), "exit 0").decrypt(b"x").await;
-        assert!(silent.as_ref().is_err_and(|why| why.contains("printed nothing")), "{silent:?}");
+        assert!(said(&silent, "printed nothing"), "{silent:?}");
         let missing = KmsCommand("/nowhere/kms".into()).encrypt(b"key").await;
-        assert!(missing.as_ref().is_err_and(|why| why.contains("/nowhere/kms")), "{missing:?}");
+        assert!(said(&missing, "/nowhere/kms"), "{missing:?}");
     }
 }

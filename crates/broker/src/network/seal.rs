@@ -83,12 +83,13 @@ impl Seal {
                     StoredKey::Plain(key) => key,
                     StoredKey::None | StoredKey::Wrapped(_) => random()?,
                 };
-                let wrapped = kms.encrypt(&key).await.map_err(wrong)?;
+                let wrapped = kms.encrypt(&key).await.map_err(|error| wrong(error.to_string()))?;
                 StoredKey::Wrapped(wrapped).write(&self.data).map_err(unreadable)?;
                 key
             }
             (StoredKey::Wrapped(wrapped), Some(kms)) => {
-                let key = kms.decrypt(&wrapped).await.map_err(wrong)?;
+                let key = kms.decrypt(&wrapped).await;
+                let key = key.map_err(|error| wrong(error.to_string()))?;
                 let problem = format!("the KMS command decrypted a key of {} bytes", key.len());
                 key.try_into().map_err(|_| wrong(problem))?
             }

@@ -8,7 +8,6 @@ use axum::extract::{FromRef, FromRequestParts, Path, RawPathParams};
 use axum::http::request::Parts;
 
 use super::refusal::Refusal;
-use crate::rest::network::RequestNumber;
 use sandkeep_broker::{Broker, ToolName};
 use sandkeep_core::{
     ExecId, KeyId, Port, Principal, ProcessId, SandboxId, ShellId, SnapshotName, TemplateName,
@@ -68,6 +67,17 @@ names! {
     UploadId => NotAnUploadId;
     WebhookId => NotAWebhookId;
     RequestNumber => NotARequestNumber;
+}
+
+/// The number of a request of a sandbox to reach a destination.
+pub struct RequestNumber(pub u64);
+
+impl FromStr for RequestNumber {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().map(Self)
+    }
 }
 
 pub fn parse<T: Name>(text: &str) -> Result<T, Refusal> {

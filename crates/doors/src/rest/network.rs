@@ -15,7 +15,7 @@ use super::openapi::{Guarded, InState, OfSandbox, WithBody, WithQuery};
 use crate::kit::Refusal;
 use crate::kit::body;
 use crate::kit::frames::Form;
-use crate::kit::path::{Id, In};
+use crate::kit::path::{Id, In, RequestNumber};
 use crate::kit::query::{QueryResult, query};
 use crate::kit::who::Who;
 use sandkeep_broker::{Broker, NetworkLogFeed, NetworkLogNext, NetworkLogPart};
@@ -178,17 +178,6 @@ pub async fn decide(
     let DecideNetworkRequest { choice } = body::required(&headers, body).await?;
     broker.decide_network_request(&who, &id, request.0, choice).await?;
     Ok(StatusCode::NO_CONTENT)
-}
-
-/// Names a request in a path.
-pub struct RequestNumber(u64);
-
-impl std::str::FromStr for RequestNumber {
-    type Err = std::num::ParseIntError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        text.parse().map(Self)
-    }
 }
 
 /// Suggest the smallest policy that covers what was used

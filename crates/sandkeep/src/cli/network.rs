@@ -10,7 +10,8 @@ use sandkeep_client::Client;
 use sandkeep_core::SandboxId;
 use sandkeep_core::api::{GatewayState, Handling, ReadNetworkLog, SandboxNetwork};
 use sandkeep_core::network::{
-    Choice, Decision, DecisionKind, Entry, Network, NetworkPatch, NetworkVerdict, Policy,
+    Choice, Decision, DecisionKind, Entry, InvalidEntry, Network, NetworkPatch, NetworkVerdict,
+    Policy,
 };
 
 /// Show and change what a sandbox may reach
@@ -75,13 +76,10 @@ enum Denied {
     Request(u64),
 }
 
-fn denied(text: &str) -> Result<Denied, String> {
+fn denied(text: &str) -> Result<Denied, InvalidEntry> {
     match text.parse() {
         Ok(number) => Ok(Denied::Request(number)),
-        Err(_) => match text.parse::<Entry>() {
-            Ok(entry) => Ok(Denied::Entry(Box::new(entry))),
-            Err(error) => Err(error.to_string()),
-        },
+        Err(_) => text.parse().map(|entry| Denied::Entry(Box::new(entry))),
     }
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::cli::failure::Failure;
-use sandkeep_core::network::{Entry, Target};
+use sandkeep_core::network::{Entry, InvalidEntry, Target};
 
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct NetworkArgs {
@@ -20,20 +20,20 @@ pub struct NetworkArgs {
     #[arg(long, value_name = "refuse|ask|audit", value_parser = ["refuse", "ask", "audit"])]
     on_deny: Option<String>,
     /// Secret for some hosts, with the value of this terminal's variable NAME; inside is only a placeholder; repeatable
-    #[arg(long = "secret", value_name = "NAME@HOST[,HOST]", value_parser = secret)]
-    secrets: Vec<SecretArg>,
+    #[arg(long = "secret", value_name = "NAME@HOST[,HOST]")]
+    secrets: Vec<String>,
 }
 
 /// A secret, and who may get its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SecretArg {
+struct SecretArg {
     name: String,
     hosts: Vec<Target>,
 }
 
 /// Why a text is no secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidSecret {
+enum InvalidSecret {
     #[error("expected NAME@HOST, such as GITHUB_TOKEN@api.github.com")]
     Hostless,
     #[error(
@@ -42,10 +42,11 @@ pub enum InvalidSecret {
     Value { name: String },
     #[error("{name} is not set here; export it first")]
     Unset { name: String },
-    #[error("{0}")]
-    Host(String),
+    #[error(transparent)]
+    Host(#[from] InvalidEntry),
 }
 
+/// Not a parser of clap, which prints what it refuses.
 fn secret(text: &str) -> Result<SecretArg, InvalidSecret> {
     let (name, hosts) = text.split_once('@').unwrap_or((text, ""));
     if let Some((name, _)) = name.split_once('=') {
@@ -57,8 +58,7 @@ fn secret(text: &str) -> Result<SecretArg, InvalidSecret> {
     if std::env::var_os(name).is_none() {
         return Err(InvalidSecret::Unset { name: name.to_owned() });
     }
-    let host = |text: &str| text.parse().map_err(|error| InvalidSecret::Host(format!("{error}")));
-    let hosts = hosts.split(',').map(str::trim).map(host).collect::<Result<_, _>>()?;
+    let hosts = hosts.split(',').map(|host| host.trim().parse()).collect::<Result<_, _>>()?;
     Ok(SecretArg { name: name.to_owned(), hosts })
 }
 
@@ -103,8 +103,11 @@ impl NetworkArgs {
 
     fn read_secrets(&self) -> Result<Option<Value>, Failure> {
         let mut secrets = Map::new();
-        for SecretArg { name, hosts } in &self.secrets {
-            let value = std::env::var(name).map_err(|error| {
+        for text in &self.secrets {
+            let read = secret(text);
+            let SecretArg { name, hosts } =
+                read.map_err(|error| Failure::Usage { problem: format!("--secret: {error}") })?;
+            let value = std::env::var(&name).map_err(|error| {
                 let problem = format!("--secret {name}: {error}");
                 Failure::Usage { problem }
             })?;

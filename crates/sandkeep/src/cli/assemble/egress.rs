@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::config::{EgressSettings, Settings};
 use sandkeep_broker::{Egress, FixedHosts, KmsCommand, error::Error};
 use sandkeep_core::limits::NETWORK_PRESETS_FILE_MAX_BYTES;
-use sandkeep_core::network::{Admin, Entry, Presets};
+use sandkeep_core::network::{Admin, Entry, InvalidPreset, Presets};
 use sandkeep_outgoing::Roots;
 
 pub(super) fn egress(settings: &Settings) -> Result<Egress, Error> {
@@ -44,43 +44,52 @@ pub(super) fn egress(settings: &Settings) -> Result<Egress, Error> {
     })
 }
 
-fn wrong(field: &'static str, path: &Path) -> impl FnOnce(String) -> Error {
+/// What is wrong with a file.
+#[derive(Debug, thiserror::Error)]
+enum InvalidFile {
+    #[error(transparent)]
+    Unreadable(#[from] io::Error),
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error(transparent)]
+    Preset(#[from] InvalidPreset),
+    #[error("line {number}: {text:?} is not an IP address")]
+    Address { number: usize, text: String },
+}
+
+fn wrong(field: &'static str, path: &Path) -> impl FnOnce(InvalidFile) -> Error {
     move |problem| Error::InvalidField { field, problem: format!("{}: {problem}", path.display()) }
 }
 
-fn text(path: &Path) -> Result<String, String> {
-    let read = || -> io::Result<String> {
-        let mut text = String::new();
-        let max = NETWORK_PRESETS_FILE_MAX_BYTES;
-        File::open(path)?.take(max + 1).read_to_string(&mut text)?;
-        match text.len() as u64 > max {
-            true => Err(io::Error::other(format!("it is larger than {max} bytes"))),
-            false => Ok(text),
-        }
-    };
-    read().map_err(|error| error.to_string())
+fn text(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let max = NETWORK_PRESETS_FILE_MAX_BYTES;
+    File::open(path)?.take(max + 1).read_to_string(&mut text)?;
+    match text.len() as u64 > max {
+        true => Err(io::Error::other(format!("it is larger than {max} bytes"))),
+        false => Ok(text),
+    }
 }
 
 /// Those of the program, with those of the file added or in their place.
-fn read_presets(path: &Path) -> Result<Presets, String> {
-    let own: BTreeMap<String, Vec<Entry>> =
-        serde_json::from_str(&text(path)?).map_err(|error| error.to_string())?;
+fn read_presets(path: &Path) -> Result<Presets, InvalidFile> {
+    let own: BTreeMap<String, Vec<Entry>> = serde_json::from_str(&text(path)?)?;
     let mut presets = Presets::built_in();
     for (name, entries) in own {
-        presets.set(&name, entries).map_err(|error| error.to_string())?;
+        presets.set(&name, entries)?;
     }
     Ok(presets)
 }
 
 /// Lines as in /etc/hosts: an address, and the names that have it.
-fn read_hosts(path: &Path) -> Result<FixedHosts, String> {
+fn read_hosts(path: &Path) -> Result<FixedHosts, InvalidFile> {
     let mut hosts: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
     for (number, line) in (1..).zip(text(path)?.lines()) {
         let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
-        let Some(address) = words.next() else { continue };
-        let address: IpAddr = address
-            .parse()
-            .map_err(|_| format!("line {number}: {address:?} is not an IP address"))?;
+        let Some(text) = words.next() else { continue };
+        let Ok(address) = text.parse() else {
+            return Err(InvalidFile::Address { number, text: text.to_owned() });
+        };
         for name in words {
             hosts.entry(name.to_ascii_lowercase()).or_default().push(address);
         }
@@ -105,7 +114,7 @@ mod tests {
         assert_eq!(hosts["a.example"].len(), 2);
         assert_eq!(hosts["b.example"].len(), 1);
         let wrong = read_hosts(&file("bad", "a.example 127.0.0.1")).expect_err("turned around");
-        assert!(wrong.contains("line 1"), "{wrong}");
+        assert!(wrong.to_string().contains("line 1"), "{wrong}");
         let own = r#"{ "corp": ["git.corp.example:22"], "python": ["mirror.example"] }"#;
         let presets = read_presets(&file("presets", own)).expect("presets");
         assert!(presets.get("corp").is_some() && presets.get("node").is_some());

@@ -115,25 +115,27 @@ for server in ["198.18.0.1", "8.8.8.8", "192.0.2.53"]:
 #[test]
 fn another_name_on_the_way_is_seen() {
     skip_if!(obstacle());
-    let (server, world) = (Upstream::http(), World::new());
-    let daemon = world.daemon();
-    let id = daemon.create_allowing(&[&server.entry("a.test")]);
-    let port = server.port;
-    for command in [
-        format!("curl -sS --max-time 20 -f -H 'Host: b.test' http://a.test:{port}/"),
-        format!("curl -sS --max-time 20 -f -x http://198.18.0.1:3128 http://b.test:{port}/"),
-        format!("curl -sS --max-time 20 -f -p -x http://198.18.0.1:3128 http://b.test:{port}/"),
-        format!("curl -sS --max-time 20 -f --request-target http://b.test/ http://a.test:{port}/"),
-        format!(
-            "curl -sS --max-time 20 -f --resolve b.test:{port}:198.18.0.1 http://b.test:{port}/"
-        ),
+    let [high, low] = u16::try_from(std::process::id() % 65_000).expect("small").to_be_bytes();
+    let address = format!("127.77.{high}.{}", low.max(1));
+    let (server, world) = (Upstream::http_at(&address), World::new());
+    let daemon = world.with_host(&address, "web.test").daemon();
+    let id = daemon.create_allowing(&["web.test"]);
+    for options in [
+        "-H 'Host: b.test' http://web.test/",
+        "--request-target http://b.test/ http://web.test/",
+        "-x http://198.18.0.1:3128 http://b.test/",
+        "-p -x http://198.18.0.1:3128 http://b.test/",
+        "-x http://198.18.0.1:3128 -H 'Host: b.test' http://web.test/",
+        "--resolve b.test:80:198.18.0.1 http://b.test/",
     ] {
-        let ended = daemon.sh(&id, &command);
-        let reached = ended.stdout_text().contains("hello");
-        assert!(!reached, "{command}: {ended:?}");
+        let ended = daemon.sh(&id, &format!("curl -sS --max-time 20 -f {options}"));
+        assert!(!ended.stdout_text().contains("hello"), "{options}: {ended:?}");
     }
-    let through = format!("curl -sS --max-time 20 -x http://198.18.0.1:3128 http://a.test:{port}/");
-    assert_eq!(daemon.sh(&id, &through).ok(), "hello", "the proxy decides as for all others");
+    assert!(server.requests().is_empty(), "{:?}", server.requests());
+    for options in ["", "-x http://198.18.0.1:3128", "-p -x http://198.18.0.1:3128"] {
+        let curl = format!("curl -sS --max-time 20 {options} http://web.test/");
+        assert_eq!(daemon.sh(&id, &curl).ok(), "hello", "the proxy decides as for all others");
+    }
 }
 
 #[test]

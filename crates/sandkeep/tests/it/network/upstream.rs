@@ -20,13 +20,19 @@ pub struct Upstream {
 
 impl Upstream {
     pub fn http() -> Self {
-        Self::start(|stream, requests| answer(stream, requests))
+        Self::start("127.0.0.1:0", |stream, requests| answer(stream, requests))
+    }
+
+    /// On port 80 of a loopback address that only this test uses.
+    pub fn http_at(address: &str) -> Self {
+        Self::start(&format!("{address}:80"), |stream, requests| answer(stream, requests))
     }
 
     fn start(
+        at: &str,
         serve: impl Fn(TcpStream, &Mutex<Vec<String>>) -> Option<()> + Send + Sync + 'static,
     ) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let listener = TcpListener::bind(at).expect("a free port");
         let port = listener.local_addr().expect("an address").port();
         let requests: Arc<Mutex<Vec<String>>> = Arc::default();
         let (seen, serve) = (Arc::clone(&requests), Arc::new(serve));
@@ -110,7 +116,7 @@ impl Authority {
             .with_single_cert(vec![certificate.der().clone()], key)
             .expect("a configuration");
         let config = Arc::new(config);
-        Upstream::start(move |stream, requests| {
+        Upstream::start("127.0.0.1:0", move |stream, requests| {
             let connection = ServerConnection::new(Arc::clone(&config)).ok()?;
             answer(StreamOwned::new(connection, stream), requests)
         })
@@ -128,7 +134,7 @@ pub struct World {
 }
 
 /// Hosts that are this machine.
-pub const HOSTS: &str = "127.0.0.1 a.test b.test api.test *.test\n192.0.2.1 far.test\n";
+pub const HOSTS: &str = "127.0.0.1 a.test b.test api.test\n192.0.2.1 far.test\n";
 
 impl World {
     /// Hosts of the test, on loopback, and no ceiling.
@@ -145,6 +151,13 @@ impl World {
         std::fs::write(&hosts, HOSTS).expect("a file");
         let setup = Setup::default().argument(&format!("--egress-hosts={}", hosts.display()));
         Self { dir, setup }
+    }
+
+    /// With one more host.
+    pub fn with_host(self, address: &str, name: &str) -> Self {
+        let text = format!("{HOSTS}{address} {name}\n");
+        std::fs::write(self.dir.path().join("hosts"), text).expect("a file");
+        self
     }
 
     pub fn trusting(mut self, authority: &Authority) -> Self {
