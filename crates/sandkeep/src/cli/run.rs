@@ -227,8 +227,11 @@ async fn execute(
     draft: ExecDraft,
     signals: &mut Signals,
 ) -> Result<Exit, Failure> {
+    let is_passed = draft.stdin == StdinSource::Given;
     let mut running = broker.exec(&Principal::local(), sandbox, draft).await?;
-    tokio::spawn(pass_stdin(running.input.clone()));
+    if is_passed {
+        tokio::spawn(pass_stdin(running.input.clone()));
+    }
     let result = pass_output(&mut running, signals).await;
     let end = match result? {
         Ended::ByItself(end) => end,

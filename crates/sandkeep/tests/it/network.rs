@@ -6,7 +6,8 @@ mod requests;
 mod secrets;
 mod upstream;
 
-use std::process::Stdio;
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
@@ -182,16 +183,22 @@ fn a_profile_carries_a_policy_and_presets_are_the_operators() {
     assert!(presets["presets"]["corp"].is_array() && presets["presets"]["python"].is_array());
 }
 
-#[test]
-fn run_needs_one_option_and_no_daemon() {
-    skip_if!(obstacle());
-    let server = Upstream::http();
+/// A configuration with the hosts of the tests, for a command without a daemon.
+fn configured() -> (tempfile::TempDir, std::path::PathBuf) {
     let dir = tempfile::tempdir().expect("a directory");
     let (hosts, config) = (dir.path().join("hosts"), dir.path().join("sandkeep.toml"));
     std::fs::write(&hosts, upstream::HOSTS).expect("a file");
     let text =
         format!("egress_hosts = '{}'\negress_allow_ranges = ['127.0.0.0/8']\n", hosts.display());
     std::fs::write(&config, text).expect("a file");
+    (dir, config)
+}
+
+#[test]
+fn run_needs_one_option_and_no_daemon() {
+    skip_if!(obstacle());
+    let server = Upstream::http();
+    let (_dir, config) = configured();
     let run = |options: &[&str], command: &[&str]| {
         let mut run = binary();
         run.arg("run").arg("--config").arg(&config).args(options).arg("--").args(command);
@@ -208,6 +215,41 @@ fn run_needs_one_option_and_no_daemon() {
     assert!(said.contains("export TOKEN=") && !said.contains("hush@"), "{said}");
     let unset = run(&["--secret", "NO_SUCH_TOKEN@a.test"], &["true"]);
     assert!(String::from_utf8_lossy(&unset.stderr).contains("export it first"));
+}
+
+#[test]
+fn run_asks_in_its_terminal() {
+    skip_if!(obstacle());
+    let server = Upstream::http();
+    let (_dir, config) = configured();
+    let command = format!(
+        "{} run --config {} --ask -- curl -sS --max-time 60 {}",
+        env!("CARGO_BIN_EXE_sandkeep"),
+        config.display(),
+        server.url("a.test")
+    );
+    // It gives its child a terminal, and passes on what is typed.
+    let mut script = Command::new("script")
+        .args(["-qec", &command, "/dev/null"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("script runs");
+    let mut typed = script.stdin.take().expect("it is piped");
+    let mut shown = script.stdout.take().expect("it is piped");
+    let mut said = Vec::new();
+    let mut byte = [0];
+    while !said.ends_with(b"[n]o: ") && shown.read(&mut byte).expect("output") > 0 {
+        said.push(byte[0]);
+    }
+    let question = String::from_utf8_lossy(&said).into_owned();
+    assert!(question.contains(&format!("allow a.test:{}?", server.port)), "{question}");
+    typed.write_all(b"once\n").expect("it reads");
+    shown.read_to_end(&mut said).expect("output");
+    assert!(script.wait().expect("our child").success());
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(said.contains("hello"), "{said}");
+    assert_eq!(server.requests().len(), 1);
 }
 
 #[test]
