@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn a_flood_of_requests_is_a_bounded_number_of_events() {
         let mut told = Told::default();
-        let mut in_minute = |minute| {
+        let mut in_minute = |minute: u64| {
             (0..1000).filter(|_| told.may_request(Duration::from_secs(60 * minute))).count()
         };
         let most = limits::NETWORK_REQUESTED_TOLD_PER_MINUTE as usize;
