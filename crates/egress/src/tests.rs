@@ -5,6 +5,7 @@
 
 mod asking;
 mod bounds;
+mod cost;
 mod direct;
 mod inside;
 mod plain;

@@ -1,5 +1,3 @@
-use proptest::prelude::*;
-
 use super::*;
 
 /// A query as programs send it.
@@ -73,39 +71,4 @@ fn what_is_no_question_is_answered_with_an_error_or_not_at_all() {
         Answer::Refused
     });
     assert_eq!(answer.as_deref().map(code), Some(REFUSED));
-}
-
-fn check(message: &[u8]) {
-    let answered = answer(message, |question| {
-        let name = question.name.as_deref().unwrap_or_default();
-        assert!(name.len() < NAME_MAX_BYTES && name == name.to_ascii_lowercase());
-        addresses()
-    });
-    if let Some(answer) = answered {
-        assert!(answer.len() <= message.len() + 64, "{message:?}");
-        assert_eq!(answer[..2], message[..2]);
-        assert!(answer[2] & 0x80 != 0);
-    }
-}
-
-proptest! {
-    #[test]
-    fn no_bytes_break_the_resolver(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-        check(&bytes);
-    }
-
-    #[test]
-    fn no_change_of_a_query_breaks_the_resolver(
-        name in "([a-z]{1,5}\\.){1,4}example",
-        changes in proptest::collection::vec((any::<usize>(), any::<u8>()), 0..4),
-        cut in any::<usize>(),
-    ) {
-        let mut bytes = query(&name, A);
-        for (at, byte) in changes {
-            let len = bytes.len();
-            bytes[at % len] = byte;
-        }
-        bytes.truncate(cut % (bytes.len() + 1));
-        check(&bytes);
-    }
 }
