@@ -79,6 +79,9 @@ async fn a_connection_waits_until_the_owner_decides() {
 
 #[tokio::test]
 async fn nobody_is_asked_for_what_is_denied_or_over_the_ceiling() {
+    if !is_root("nobody_is_asked_for_what_is_denied_or_over_the_ceiling") {
+        return;
+    }
     let ceiling = json!({ "allow": ["*.example"], "deny": ["never.example"] });
     let world = Setup { ceiling: Some(ceiling), ..asking() }.build();
     for name in ["no.example", "never.example", "a.test"] {
@@ -95,6 +98,9 @@ async fn nobody_is_asked_for_what_is_denied_or_over_the_ceiling() {
 
 #[tokio::test]
 async fn requests_are_bounded_and_end_by_themselves() {
+    if !is_root("requests_are_bounded_and_end_by_themselves") {
+        return;
+    }
     let times = Times { ask: Duration::from_millis(300), ..Times::default() };
     let world = Setup { times, ..asking() }.build();
     let mut waiting = Vec::new();

@@ -75,7 +75,7 @@ impl Inside {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn programs_inside_reach_what_is_allowed_and_nothing_else() {
     let test = "programs_inside_reach_what_is_allowed_and_nothing_else";
     if !is_root(test) {

@@ -78,11 +78,11 @@ impl Realm {
     }
 
     /// Serves HTTPS for a name.
-    pub(crate) async fn https(&self, server: u32, name: &str, protocols: &[&str]) -> Seen {
+    pub(crate) async fn https(&self, server: u8, name: &str, protocols: &[&str]) -> Seen {
         self.https_with(server, 443, self.config(name, protocols)).await
     }
 
-    pub(crate) async fn https_with(&self, server: u32, port: u16, config: ServerConfig) -> Seen {
+    pub(crate) async fn https_with(&self, server: u8, port: u16, config: ServerConfig) -> Seen {
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let (listener, seen) = (listen(server, port).await, Seen::default());
         let of = seen.clone();
@@ -101,13 +101,13 @@ impl Realm {
     }
 }
 
-pub(crate) async fn listen(server: u32, port: u16) -> TcpListener {
+pub(crate) async fn listen(server: u8, port: u16) -> TcpListener {
     let at = SocketAddr::new(address(server), port);
     TcpListener::bind(at).await.unwrap_or_else(|error| panic!("{at}: {error}"))
 }
 
 /// Serves HTTP without encryption.
-pub(crate) async fn plain(server: u32, port: u16) -> Seen {
+pub(crate) async fn plain(server: u8, port: u16) -> Seen {
     let (listener, seen) = (listen(server, port).await, Seen::default());
     let of = seen.clone();
     tokio::spawn(async move {
@@ -120,7 +120,7 @@ pub(crate) async fn plain(server: u32, port: u16) -> Seen {
 }
 
 /// Sends back what it gets, after a greeting.
-pub(crate) async fn echo(server: u32, port: u16, greeting: &'static str) -> Seen {
+pub(crate) async fn echo(server: u8, port: u16, greeting: &'static str) -> Seen {
     let (listener, seen) = (listen(server, port).await, Seen::default());
     let of = seen.clone();
     tokio::spawn(async move {
