@@ -213,12 +213,13 @@ pub(crate) fn decide(
         }
     };
     if let Some(entry) = &entry {
-        let mut rules = lock(&sandbox.given).clone();
-        if rules.policy.allow.len() >= NETWORK_ENTRIES_MAX {
-            return Err(AskError::PolicyFull);
-        }
-        rules.policy.allow.push(entry.clone());
-        sandbox.replace(rules);
+        sandbox.change(|rules| {
+            if rules.policy.allow.len() >= NETWORK_ENTRIES_MAX {
+                return Err(AskError::PolicyFull);
+            }
+            rules.policy.allow.push(entry.clone());
+            Ok(())
+        })?;
     }
     let mut asks = lock(&sandbox.asks);
     asks.take(id, Outcome::Decided(choice)).ok_or(AskError::Unknown(id))?;

@@ -1,5 +1,6 @@
 //! The gateway's end of one sandbox.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, TcpListener as StdListener};
 use std::sync::Arc;
@@ -60,7 +61,13 @@ impl Attachment {
 
     /// Puts other rules in force: for new connections at once. Open connections that are no longer allowed end.
     pub fn replace(&self, rules: Rules) {
-        self.sandbox.replace(rules);
+        let changed = self.sandbox.change(|before| {
+            *before = rules;
+            Ok::<(), Infallible>(())
+        });
+        match changed {
+            Ok(()) => {}
+        }
     }
 
     /// Counts bytes that the sandbox used before this daemon started, for `limits.bytes_total`.

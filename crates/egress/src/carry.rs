@@ -92,7 +92,7 @@ async fn tls(flow: Flow, mut inside: Stream, site: Site, first: Vec<u8>) {
             let Some(mut outside) = dial(&flow, &site).await else { return };
             if outside.write_all(&hello.bytes).await.is_ok() {
                 drop(hello);
-                copy(&mut inside, &mut outside).await;
+                copy(&flow, &mut inside, &mut outside).await;
             }
         }
     }
@@ -178,14 +178,16 @@ async fn relay(flow: Flow, mut inside: Stream, site: Site) {
     }
     if outside.write_all(&first).await.is_ok() {
         drop(first);
-        copy(&mut inside, &mut outside).await;
+        copy(&flow, &mut inside, &mut outside).await;
     }
 }
 
-async fn copy(inside: &mut Stream, outside: &mut TcpStream) {
+async fn copy(flow: &Flow, inside: &mut Stream, outside: &mut TcpStream) {
     let size = EGRESS_BUFFER_BYTES;
-    // How it ended is the concern of the two.
-    let _ = copy_bidirectional_with_sizes(inside, outside, size, size).await;
+    if copy_bidirectional_with_sizes(inside, outside, size, size).await.is_err() {
+        // A connection that broke must not look like one that ended.
+        flow.reset();
+    }
 }
 
 /// Connects, or says in the log why not and resets.

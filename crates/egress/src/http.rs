@@ -20,7 +20,10 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, server};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 
-use sandkeep_core::limits::{EGRESS_HEADERS_MAX, EGRESS_HEADERS_MAX_BYTES, EGRESS_STREAMS_MAX};
+use sandkeep_core::limits::{
+    EGRESS_BUFFER_BYTES, EGRESS_CONNECTION_WINDOW_BYTES, EGRESS_HEADERS_MAX,
+    EGRESS_HEADERS_MAX_BYTES, EGRESS_STREAM_WINDOW_BYTES, EGRESS_STREAMS_MAX,
+};
 
 use crate::connection::{Flow, Site};
 use crate::policy::Transport;
@@ -122,7 +125,9 @@ where
         .timer(TokioTimer::new())
         .max_header_list_size(max)
         .max_concurrent_streams(EGRESS_STREAMS_MAX)
-        .adaptive_window(true)
+        .initial_stream_window_size(EGRESS_STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(EGRESS_CONNECTION_WINDOW_BYTES)
+        .max_send_buf_size(EGRESS_BUFFER_BYTES)
         .auto_date_header(false);
     let service = service_fn(move |request| {
         let answer = answer(request);

@@ -169,11 +169,18 @@ impl Sandbox {
         lock(&self.names)
     }
 
-    /// Puts rules in force, and cuts the connections that they no longer allow.
-    pub(crate) fn replace(&self, rules: Rules) {
+    /// Changes the rules in force, and cuts the connections that they no longer allow. Of two changes at the same time
+    /// the second one sees the first.
+    pub(crate) fn change<E>(
+        &self,
+        change: impl FnOnce(&mut Rules) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut given = lock(&self.given);
+        let mut rules = given.clone();
+        change(&mut rules)?;
         let compiled = Arc::new(self.gateway.compile(&rules));
+        *given = rules;
         let before = {
-            *lock(&self.given) = rules;
             let mut current = self.rules.write().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *current, Arc::clone(&compiled))
         };
@@ -186,6 +193,7 @@ impl Sandbox {
                 connection.cut.cancel();
             }
         }
+        Ok(())
     }
 
     fn bound(&self) {

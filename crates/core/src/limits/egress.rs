@@ -9,7 +9,7 @@ pub const EGRESS_CONNECTIONS_ALL_MAX: u64 = 16_384;
 /// How long a client may take for its first bytes, its ClientHello, and the headers of a request.
 pub const EGRESS_HANDSHAKE: Duration = Duration::from_secs(15);
 /// A connection on which nothing was sent in either direction for this long ends.
-pub const EGRESS_IDLE: Duration = Duration::from_secs(15 * 60);
+pub const EGRESS_IDLE: Duration = Duration::from_secs(60 * 60);
 /// How long connecting may take in total, and when the next address of the host is tried beside the first.
 pub const EGRESS_DIAL: Duration = Duration::from_secs(15);
 pub const EGRESS_DIAL_STAGGER: Duration = Duration::from_millis(250);
@@ -25,6 +25,9 @@ pub const EGRESS_HEADERS_MAX_BYTES: usize = 64 * 1024;
 pub const EGRESS_HEADERS_MAX: usize = 128;
 /// Concurrent requests of one HTTP/2 connection.
 pub const EGRESS_STREAMS_MAX: u32 = 128;
+/// What may be sent of one request or answer of HTTP/2, and of all of a connection, before it is taken.
+pub const EGRESS_STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
+pub const EGRESS_CONNECTION_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
 /// Host names that have an address in a sandbox. A new one displaces the one that was not used for the longest time.
 pub const EGRESS_NAMES_MAX: usize = 8_192;
 /// How long an answer of the resolver is valid. The address of a name does not change meanwhile.
@@ -49,8 +52,11 @@ pub const EGRESS_ASK_REFUSED: Duration = Duration::from_secs(60);
 pub const EGRESS_WHY_MAX_BYTES: usize = 500;
 /// Destinations that are remembered for `network suggest`.
 pub const EGRESS_USED_MAX: usize = 256;
-/// Certificates for terminated hosts that are kept, and how long one is valid.
+/// Certificates for terminated hosts that are kept, and for how many days one is valid.
 pub const EGRESS_LEAVES_MAX: usize = 1_024;
 pub const EGRESS_LEAF_DAYS: i64 = 7;
-/// Body of a refusal, and of a request's path in the log.
+/// Maximum length of a request's path in the log.
 pub const EGRESS_LOGGED_PATH_MAX_BYTES: usize = 256;
+/// How long the body of a refused request is read, and how much of it.
+pub const EGRESS_DRAIN: Duration = Duration::from_millis(500);
+pub const EGRESS_DRAIN_MAX_BYTES: usize = 8 * 1024 * 1024;

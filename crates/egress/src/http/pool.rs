@@ -8,7 +8,10 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use sandkeep_core::limits::{EGRESS_HEADERS_MAX, EGRESS_HEADERS_MAX_BYTES};
+use sandkeep_core::limits::{
+    EGRESS_BUFFER_BYTES, EGRESS_CONNECTION_WINDOW_BYTES, EGRESS_HEADERS_MAX,
+    EGRESS_HEADERS_MAX_BYTES, EGRESS_STREAM_WINDOW_BYTES,
+};
 
 use crate::connection::{Flow, Site};
 use crate::policy::{Host, Transport};
@@ -141,7 +144,12 @@ impl Pool {
             Version::Http2 => {
                 let mut builder = http2::Builder::new(TokioExecutor::new());
                 let max = u32::try_from(EGRESS_HEADERS_MAX_BYTES).unwrap_or(u32::MAX);
-                builder.timer(TokioTimer::new()).max_header_list_size(max).adaptive_window(true);
+                builder
+                    .timer(TokioTimer::new())
+                    .max_header_list_size(max)
+                    .initial_stream_window_size(EGRESS_STREAM_WINDOW_BYTES)
+                    .initial_connection_window_size(EGRESS_CONNECTION_WINDOW_BYTES)
+                    .max_send_buf_size(EGRESS_BUFFER_BYTES);
                 let (sender, connection) =
                     builder.handshake(io).await.map_err(|error| self.broken(&error))?;
                 self.drive(connection);

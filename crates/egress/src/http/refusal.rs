@@ -1,12 +1,12 @@
 //! Refusals as answers that a person and a model can read.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
-use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::body::Incoming;
+use hyper::header::{CONNECTION, CONTENT_TYPE, EXPECT, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 
+use sandkeep_core::limits::{EGRESS_DRAIN, EGRESS_DRAIN_MAX_BYTES};
 use sandkeep_core::network::OnDeny;
 
 use super::{Body, TunnelSlot, serve_http1};
@@ -22,21 +22,36 @@ const BY_US: HeaderName = HeaderName::from_static("x-sandkeep-network");
 pub(crate) async fn serve(flow: &Flow, inside: Stream, host: &Host, port: u16, refusal: &Refusal) {
     let (of, to, refusal) = (flow.clone(), host.clone(), refusal.clone());
     serve_http1(flow, inside, TunnelSlot::default(), move |request| {
-        let shown = (request.method().to_string(), request.uri().path().to_owned());
+        let (parts, body) = request.into_parts();
+        let shown = (parts.method.to_string(), parts.uri.path().to_owned());
         let mut response = response(&of, (&to, port), &refusal, Some(shown));
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         async move {
-            // A body that is not read would reset the connection before the answer is.
-            let body = request.into_body().collect();
-            let _ = tokio::time::timeout(DRAIN, body).await;
+            drain(&parts.headers, body).await;
             response
         }
     })
     .await;
 }
 
-/// How long the body of a refused request is read.
-const DRAIN: Duration = Duration::from_millis(500);
+/// Reads the body of a refused request: unread it would reset the connection before the program has the answer. A
+/// program that waits with its body (`Expect`) gets the answer at once.
+pub(super) async fn drain(headers: &HeaderMap, mut body: Incoming) {
+    if headers.contains_key(EXPECT) {
+        return;
+    }
+    let drained = tokio::time::timeout(EGRESS_DRAIN, async {
+        let mut left = EGRESS_DRAIN_MAX_BYTES;
+        while let Some(Ok(frame)) = body.frame().await {
+            let Some(rest) = left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) else {
+                return;
+            };
+            left = rest;
+        }
+    });
+    // The rest is lost, and the connection with it.
+    let _ = drained.await;
+}
 
 /// 403 with the rule, and how to ask for more.
 pub(crate) fn response(

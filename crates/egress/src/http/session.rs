@@ -84,6 +84,7 @@ impl Session {
             let (rule, reason) = (refusal.rule.clone(), Some(refusal.reason.clone()));
             self.flow.sandbox.record(Line { rule, reason, ..line });
             let to = (&self.site.host, self.site.port);
+            refusal::drain(&parts.headers, body).await;
             return (refusal::response(&self.flow, to, &refusal, Some(shown)), None);
         }
         match self.forward(Request::from_parts(parts, body)).await {

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit, setrlimit};
 use sandkeep_core::limits::EGRESS_CONNECTIONS_ALL_MAX;
 use sandkeep_core::network::{DecisionKind, NetworkVerdict};
 use serde_json::json;
@@ -47,6 +48,52 @@ async fn a_flood_of_connections_is_reset_and_those_before_go_on() {
     });
     again.await.expect("there is room for one more");
     world.logged(DecisionKind::Connection, NetworkVerdict::Denied, "too many connections").await;
+}
+
+#[tokio::test]
+async fn a_thousand_connections_are_open_at_once_without_asking_for_more() {
+    if !is_root("a_thousand_connections_are_open_at_once_without_asking_for_more") {
+        return;
+    }
+    // Both ends of both halves, and the server's, are this process's.
+    let more = Rlimit { current: Some(8192), maximum: Some(8192) };
+    setrlimit(Resource::Nofile, more).expect("root may have more descriptors");
+    let world = setup(json!({ "allow": ["a.example:7000"] }), &[("a.example", 0)]).build();
+    let server = echo(0, 7000, "").await;
+    let mut open = Vec::new();
+    for _ in 0..1000 {
+        let mut stream = world.to("a.example", 7000).await;
+        stream.write_all(b"x").await.expect("sent");
+        open.push(stream);
+    }
+    for stream in &mut open {
+        timeout(SOON, stream.read_u8()).await.expect("in time").expect("an echo");
+    }
+    assert_eq!((world.attachment.usage().open, server.connections()), (1000, 1000));
+    drop(open);
+    let ended = timeout(SOON, async {
+        while world.gateway.totals().open > 0 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    });
+    ended.await.expect("nothing stays open");
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_outside_breaks_inside() {
+    if !is_root("a_connection_that_breaks_outside_breaks_inside") {
+        return;
+    }
+    let world = setup(json!({ "allow": ["a.example:7000"] }), &[("a.example", 0)]).build();
+    let listener = super::server::listen(0, 7000).await;
+    let mut inside = world.to("a.example", 7000).await;
+    inside.write_all(b"hello").await.expect("sent");
+    let (mut outside, _) = listener.accept().await.expect("a connection");
+    outside.read_exact(&mut [0; 5]).await.expect("it arrived");
+    outside.set_zero_linger().expect("an option");
+    drop(outside);
+    let read = timeout(SOON, inside.read(&mut [0; 1])).await.expect("in time");
+    assert_eq!(read.expect_err("it broke").kind(), std::io::ErrorKind::ConnectionReset);
 }
 
 #[tokio::test]

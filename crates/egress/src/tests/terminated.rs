@@ -195,6 +195,12 @@ async fn a_read_only_host_is_read_only_over_both_versions_of_http() {
     let overridden =
         get("a.example", "X-HTTP-Method-Override: DELETE\r\n").replace("/x", "/repos/x");
     assert!(https(&world, "a.example", &overridden).await.starts_with("HTTP/1.1 403"));
+    // An upload is read, so that the program gets the answer.
+    let upload = format!(
+        "POST /repos/x HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\nContent-Length: 3000000\r\n\r\n{}",
+        "x".repeat(3_000_000)
+    );
+    assert!(https(&world, "a.example", &upload).await.starts_with("HTTP/1.1 403"));
     // Pipelining: the second is decided by itself.
     let first = "GET /repos/x HTTP/1.1\r\nHost: a.example\r\n\r\n";
     let second = "POST /repos/x HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
