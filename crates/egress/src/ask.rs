@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use sandkeep_core::limits::{
     EGRESS_ASK_REFUSED, EGRESS_ASK_WAITING_MAX, EGRESS_ASKS_MAX, EGRESS_ASKS_PER_MINUTE,
-    EGRESS_WHY_MAX_BYTES, NETWORK_ENTRIES_MAX,
+    EGRESS_MINUTE, EGRESS_WHY_MAX_BYTES, NETWORK_ENTRIES_MAX,
 };
 use sandkeep_core::network::{
     Choice, DEFAULT_PORTS, Entry, IpRange, OnDeny, PendingRequest, Target, host_name,
@@ -67,8 +67,7 @@ pub(crate) enum Outcome {
 
 impl Asks {
     pub(crate) fn new() -> Self {
-        let minute = Duration::from_secs(60);
-        let rate = Rate::new(EGRESS_ASKS_PER_MINUTE, minute, EGRESS_ASKS_PER_MINUTE);
+        let rate = Rate::new(EGRESS_ASKS_PER_MINUTE, EGRESS_MINUTE, EGRESS_ASKS_PER_MINUTE);
         Self { next: 1, pending: BTreeMap::new(), refused: HashMap::new(), rate }
     }
 

@@ -4,11 +4,11 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, TcpListener as StdListener};
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 
+use sandkeep_core::limits::EGRESS_ACCEPT_PAUSE;
 use sandkeep_core::network::{Choice, Entry, NetworkUsage, OnDeny, PendingRequest, Policy, Target};
 use sandkeep_sys::egress::Sockets;
 
@@ -18,9 +18,6 @@ use crate::policy::Host;
 use crate::resolver;
 use crate::rules::Rules;
 use crate::sandbox::{Sandbox, lock};
-
-/// How long to wait when no connection can be accepted, because there are no descriptors left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The network of a sandbox, while it is open. Dropping it closes every socket and connection.
 pub struct Attachment {
@@ -61,13 +58,10 @@ impl Attachment {
 
     /// Puts other rules in force: for new connections at once. Open connections that are no longer allowed end.
     pub fn replace(&self, rules: Rules) {
-        let changed = self.sandbox.change(|before| {
+        let Ok(()) = self.sandbox.change(|before| {
             *before = rules;
             Ok::<(), Infallible>(())
         });
-        match changed {
-            Ok(()) => {}
-        }
     }
 
     /// Counts bytes that the sandbox used before this daemon started, for `limits.bytes_total`.
@@ -144,7 +138,7 @@ async fn accept(sandbox: Arc<Sandbox>, listener: TcpListener) {
             },
             Err(error) => {
                 tracing::warn!(sandbox = %sandbox.id, %error, "cannot accept a connection");
-                sleep(ACCEPT_PAUSE).await;
+                sleep(EGRESS_ACCEPT_PAUSE).await;
             }
         }
     }

@@ -36,6 +36,17 @@ pub struct CaError {
     problem: String,
 }
 
+/// Why the authority cannot sign.
+#[derive(Debug, thiserror::Error)]
+enum Unusable {
+    #[error("it has no certificate")]
+    NoCertificate,
+    #[error(transparent)]
+    Make(#[from] rcgen::Error),
+    #[error(transparent)]
+    Use(#[from] rustls::Error),
+}
+
 /// Made when it is first used.
 pub(crate) struct Authority {
     dir: PathBuf,
@@ -151,20 +162,19 @@ fn keep(dir: &Path, path: &Path, pem: &str) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-fn read(pem: &str) -> Result<Loaded, String> {
-    let end = pem.find(CERTIFICATE_END).ok_or("it has no certificate")? + CERTIFICATE_END.len();
-    let text = |error: rcgen::Error| error.to_string();
+fn read(pem: &str) -> Result<Loaded, Unusable> {
+    let end = pem.find(CERTIFICATE_END).ok_or(Unusable::NoCertificate)? + CERTIFICATE_END.len();
     Ok(Loaded {
         pem: format!("{}\n", &pem[..end]),
-        issuer: Issuer::new(params().map_err(text)?, KeyPair::from_pem(&pem[end..]).map_err(text)?),
-        key: KeyPair::generate().map_err(text)?,
+        issuer: Issuer::new(params()?, KeyPair::from_pem(&pem[end..])?),
+        key: KeyPair::generate()?,
         leaves: Mutex::default(),
     })
 }
 
 impl Loaded {
-    fn sign(&self, host: &str) -> Result<CertifiedKey, String> {
-        let mut params = CertificateParams::new([host.to_owned()]).map_err(|e| e.to_string())?;
+    fn sign(&self, host: &str) -> Result<CertifiedKey, Unusable> {
+        let mut params = CertificateParams::new([host.to_owned()])?;
         // Not the name of the authority: OpenSSL takes such a certificate for one that signed itself.
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, LEAF_NAME);
@@ -172,10 +182,9 @@ impl Loaded {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.use_authority_key_identifier_extension = true;
         set_validity(&mut params, EGRESS_LEAF_DAYS);
-        let certificate =
-            params.signed_by(&self.key, &self.issuer).map_err(|error| error.to_string())?;
+        let certificate = params.signed_by(&self.key, &self.issuer)?;
         let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(self.key.serialize_der()));
-        let key = any_supported_type(&key).map_err(|error| error.to_string())?;
+        let key = any_supported_type(&key)?;
         Ok(CertifiedKey::new(vec![certificate.der().clone()], key))
     }
 }

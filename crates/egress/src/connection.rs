@@ -157,7 +157,8 @@ impl Flow {
             },
         };
         if let Some(address) = host.address() {
-            rules.may_dial(address, port, reach).map_err(Refusal::because)?;
+            let may = rules.may_dial(address, port, reach);
+            may.map_err(|problem| Refusal::because(problem.to_string()))?;
         }
         let verdict = match basis {
             Basis::Listed | Basis::Once => NetworkVerdict::Allowed,

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use rustix::process::{Resource, getrlimit};
 use rustls::ClientConfig;
 use tokio::sync::Semaphore;
 
@@ -94,6 +95,8 @@ pub(crate) struct Shared {
     pub(crate) lookups: Semaphore,
     pub(crate) authority: Authority,
     client: OnceLock<Arc<ClientConfig>>,
+    /// All connections that there may be.
+    connections_max: u64,
     open: AtomicU64,
     numbers: AtomicU64,
     refused: AtomicU64,
@@ -112,6 +115,7 @@ impl Gateway {
             lookups: Semaphore::new(EGRESS_LOOKUPS_ALL_MAX),
             authority: Authority::new(ca_dir),
             client: OnceLock::new(),
+            connections_max: connections_max(),
             open,
             numbers,
             refused,
@@ -154,6 +158,13 @@ impl Gateway {
     }
 }
 
+/// Each connection has two descriptors. A quarter of all is for them; the API has its own share.
+fn connections_max() -> u64 {
+    const SHARE: u64 = 4 * 2;
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    EGRESS_CONNECTIONS_ALL_MAX.min(descriptors / SHARE)
+}
+
 impl Shared {
     pub(crate) fn compile(&self, rules: &Rules) -> Compiled {
         Compiled::new(rules, &self.presets, &self.admin)
@@ -168,7 +179,7 @@ impl Shared {
     /// take all.
     pub(crate) fn take_connection(&self, own: u64) -> bool {
         let taken = self.open.fetch_update(Relaxed, Relaxed, |open| {
-            let left = EGRESS_CONNECTIONS_ALL_MAX.saturating_sub(open);
+            let left = self.connections_max.saturating_sub(open);
             (own < left).then_some(open + 1)
         });
         taken.is_ok()

@@ -87,6 +87,21 @@ pub(crate) enum Reach {
     PublicAndRanges,
 }
 
+/// Why an address of a destination is not dialed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NotDialed {
+    #[error("{0} is not an address of another host")]
+    NotAHost(IpAddr),
+    #[error("its address {address} is refused by {rule}")]
+    Denied { address: IpAddr, rule: String },
+    #[error(
+        "its address {0} is not public; an administrator can allow its range with `egress_allow_ranges`"
+    )]
+    NotPublic(IpAddr),
+    #[error("it has no address")]
+    None,
+}
+
 /// The rules of a sandbox within the admin's bounds, with presets in place.
 #[derive(Clone, Debug)]
 pub(crate) struct Compiled {
@@ -162,21 +177,19 @@ impl Compiled {
     }
 
     /// Whether an address of a destination may be dialed.
-    pub(crate) fn may_dial(&self, to: IpAddr, port: u16, reach: Reach) -> Result<(), String> {
+    pub(crate) fn may_dial(&self, to: IpAddr, port: u16, reach: Reach) -> Result<(), NotDialed> {
         let to = to.to_canonical();
         if names::is_reserved(to) || is_link_local(to) || to.is_multicast() || to.is_unspecified() {
-            return Err(format!("{to} is not an address of another host"));
+            return Err(NotDialed::NotAHost(to));
         }
         let host = Host::Address(to);
         if let Some(entry) = self.lists().find_map(|lists| lists.denies_range(&host, port)) {
-            return Err(format!("its address {to} is refused by {entry}"));
+            return Err(NotDialed::Denied { address: to, rule: entry.to_string() });
         }
         let in_range = self.ranges.iter().any(|range| range.contains(to));
         match (is_public(to) && !is_own(to)) || (in_range && reach == Reach::PublicAndRanges) {
             true => Ok(()),
-            false => Err(format!(
-                "its address {to} is not public; an administrator can allow its range with `egress_allow_ranges`"
-            )),
+            false => Err(NotDialed::NotPublic(to)),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use sandkeep_core::limits::EGRESS_PACE_BURST;
 use tokio::time::Instant;
 
 /// Counts events of equal cost.
@@ -42,9 +43,6 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// What may be sent before the first wait.
-    const BURST: Duration = Duration::from_millis(250);
-
     pub(crate) fn new() -> Self {
         Self { free_at: Mutex::new(Instant::now()) }
     }
@@ -57,7 +55,7 @@ impl Pace {
         let mut free_at = self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
         let after = (*free_at).max(now).checked_add(cost).unwrap_or(*free_at);
         *free_at = after;
-        let until = after.checked_sub(Self::BURST)?;
+        let until = after.checked_sub(EGRESS_PACE_BURST)?;
         (until > now).then_some(until)
     }
 }

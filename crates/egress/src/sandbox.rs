@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use sandkeep_core::SandboxId;
 use sandkeep_core::limits::{
     EGRESS_CONNECTIONS_DEFAULT, EGRESS_LOOKUPS_MAX, EGRESS_QUERIES_BURST, EGRESS_QUERIES_PER_SEC,
-    EGRESS_RECORDS_BURST, EGRESS_RECORDS_PER_SEC, EGRESS_USED_MAX,
+    EGRESS_RECORDS_BURST, EGRESS_RECORDS_PER_SEC, EGRESS_SECOND, EGRESS_USED_MAX,
 };
 use sandkeep_core::network::{Decision, DecisionKind, NetworkUsage, NetworkVerdict, OnDeny};
 
@@ -135,7 +135,7 @@ impl Sandbox {
         rules: Rules,
         recorder: Arc<dyn Recorder>,
     ) -> Self {
-        let second = Duration::from_secs(1);
+        let second = EGRESS_SECOND;
         let sandbox = Self {
             id,
             rules: RwLock::new(Arc::new(gateway.compile(&rules))),

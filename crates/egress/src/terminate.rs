@@ -122,6 +122,6 @@ fn not_accepted(error: &std::io::Error) -> String {
     )
 }
 
-/// The error of a server that was not reached, for the answer to a request.
+/// A connection to the server, or why there is none, for the answers to requests.
 pub(crate) type Outside =
     Result<tokio_rustls::client::TlsStream<tokio::net::TcpStream>, UpstreamError>;

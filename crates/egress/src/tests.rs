@@ -11,5 +11,6 @@ mod inside;
 mod plain;
 mod proxied;
 mod server;
+mod support;
 mod terminated;
 pub(crate) mod world;

@@ -20,7 +20,7 @@ use tokio_rustls::client::TlsStream;
 use sandkeep_core::limits::{EGRESS_ADDRESSES_MAX, EGRESS_DIAL};
 use sandkeep_outgoing::dial::dial;
 
-use crate::policy::{Host, Reach};
+use crate::policy::{Host, NotDialed, Reach};
 use crate::sandbox::{Connection, Sandbox, lock};
 
 /// Why there is no connection to a host.
@@ -33,7 +33,11 @@ pub(crate) enum UpstreamError {
         source: io::Error,
     },
     #[error("{host} must not be reached: {problem}")]
-    Refused { host: String, problem: String },
+    Refused {
+        host: String,
+        #[source]
+        problem: NotDialed,
+    },
     #[error("{host} does not answer on port {port}: {source}")]
     Dial {
         host: String,
@@ -65,7 +69,7 @@ pub(crate) async fn connect(
         Host::Name(name) => lookup(sandbox, name).await?,
     };
     let rules = sandbox.rules();
-    let (mut checked, mut problem) = (Vec::new(), String::new());
+    let (mut checked, mut problem) = (Vec::new(), NotDialed::None);
     for address in found.into_iter().map(|address| address.to_canonical()) {
         match rules.may_dial(address, port, reach) {
             Ok(()) => checked.push(SocketAddr::new(address, port)),

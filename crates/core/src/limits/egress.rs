@@ -32,6 +32,12 @@ pub const EGRESS_CONNECTION_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
 pub const EGRESS_NAMES_MAX: usize = 8_192;
 /// How long an answer of the resolver is valid. The address of a name does not change meanwhile.
 pub const EGRESS_NAME_TTL: Duration = Duration::from_secs(60);
+/// The time of all rates per second.
+pub const EGRESS_SECOND: Duration = Duration::from_secs(1);
+/// What may be sent at once of the bytes that a sandbox may send in a second, as a time.
+pub const EGRESS_PACE_BURST: Duration = Duration::from_millis(250);
+/// How long to wait when no connection can be accepted, because there are no descriptors left.
+pub const EGRESS_ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// DNS queries per second of a sandbox, and how many may come at once. More are dropped.
 pub const EGRESS_QUERIES_PER_SEC: u32 = 500;
 pub const EGRESS_QUERIES_BURST: u32 = 1_000;
@@ -46,6 +52,7 @@ pub const EGRESS_ASK: Duration = Duration::from_secs(30);
 pub const EGRESS_ASKS_MAX: usize = 16;
 pub const EGRESS_ASK_WAITING_MAX: u32 = 64;
 pub const EGRESS_ASKS_PER_MINUTE: u32 = 60;
+pub const EGRESS_MINUTE: Duration = Duration::from_secs(60);
 /// How long a refusal holds for the same host and port without asking again.
 pub const EGRESS_ASK_REFUSED: Duration = Duration::from_secs(60);
 /// Maximum length of the reason that a program gives.

@@ -41,26 +41,37 @@ pub(crate) fn authority(text: &str) -> Option<Authority> {
     Some(Authority { host, port })
 }
 
+/// Why a request is not for one host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Ambiguous {
+    #[error("it has several Host headers")]
+    SeveralHosts,
+    #[error("its Host header is not a host")]
+    Host,
+    #[error("its target is not a host")]
+    Target,
+    #[error("its target and its Host header differ")]
+    Differ,
+}
+
 /// The one authority that a request names: in its URI, in its Host header, or the same in both. `None` if it names
 /// none; an error says what is wrong.
-pub(super) fn of_request(request: &Parts) -> Result<Option<Authority>, &'static str> {
+pub(super) fn of_request(request: &Parts) -> Result<Option<Authority>, Ambiguous> {
     let mut hosts = request.headers.get_all(header::HOST).iter();
     let host = match (hosts.next(), hosts.next()) {
-        (_, Some(_)) => return Err("it has several Host headers"),
+        (_, Some(_)) => return Err(Ambiguous::SeveralHosts),
         (Some(host), None) => {
             let text = host.to_str().ok().and_then(authority);
-            Some(text.ok_or("its Host header is not a host")?)
+            Some(text.ok_or(Ambiguous::Host)?)
         }
         (None, None) => None,
     };
     let target = match request.uri.authority() {
-        Some(target) => Some(authority(target.as_str()).ok_or("its target is not a host")?),
+        Some(target) => Some(authority(target.as_str()).ok_or(Ambiguous::Target)?),
         None => None,
     };
     match (host, target) {
-        (Some(host), Some(target)) if host != target => {
-            Err("its target and its Host header differ")
-        }
+        (Some(host), Some(target)) if host != target => Err(Ambiguous::Differ),
         (host, target) => Ok(target.or(host)),
     }
 }

@@ -73,7 +73,7 @@ pub(crate) fn response(
     };
     let text = format!(
         "The network policy of this sandbox refuses {what}.\nReason: {}.\n{rule}\
-         The same request will be refused again, by any means. If you need it, ask the user: \
+         Trying again, or another way, is refused as well. If you need it, ask the user: \
          the owner of the sandbox can allow it with\n  sandkeep network allow {} {}\n{asks}",
         refusal.reason,
         flow.sandbox.id,

@@ -132,7 +132,7 @@ impl Session {
                 return Err(Refusal::because(format!("its target is {scheme}, not {expected}")));
             }
         }
-        let found = of_request(request).map_err(Refusal::because)?;
+        let found = of_request(request).map_err(|why| Refusal::because(why.to_string()))?;
         let Some(authority) = found else {
             return match request.version {
                 // The server gets the name of the site.

@@ -4,9 +4,12 @@ use sandkeep_core::limits::EGRESS_QUERIES_BURST;
 use sandkeep_core::network::{DecisionKind, NetworkVerdict};
 use serde_json::json;
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::timeout;
+
 use crate::dns::tests::query;
 use crate::resolver::answer;
-use crate::tests::world::{World, is_root, setup};
+use crate::tests::world::{SOON, World, is_root, setup};
 
 const A: u16 = 1;
 const PTR: u16 = 12;
@@ -113,5 +116,24 @@ async fn with_ask_and_audit_every_name_has_an_address_but_denied_ones() {
         assert_eq!(ask(&world, "any.example", A).0, 0);
         assert_eq!(ask(&world, "no.example", A).0, 5);
         assert_eq!(world.attachment.requests(), []);
+    }
+}
+
+/// Whichever server a program asks, over a connection as well: this resolver answers.
+#[tokio::test]
+async fn queries_over_connections_are_answered_here_too() {
+    if !is_root("queries_over_connections_are_answered_here_too") {
+        return;
+    }
+    let world = world(json!({ "allow": ["a.example"] }));
+    let mut stream = world.connect("8.8.8.8:53".parse().expect("an address")).await;
+    for (name, code) in [("a.example", 0), ("b.example", 5)] {
+        let asked = query(name, A);
+        stream.write_u16(asked.len().try_into().expect("short")).await.expect("sent");
+        stream.write_all(&asked).await.expect("sent");
+        let len = timeout(SOON, stream.read_u16()).await.expect("in time").expect("an answer");
+        let mut answer = vec![0; len.into()];
+        stream.read_exact(&mut answer).await.expect("all of it");
+        assert_eq!((&answer[..2], answer[3] & 0x0f), (&asked[..2], code), "{name}");
     }
 }

@@ -20,12 +20,7 @@ fn asking() -> Setup {
 /// Waits until so many connections wait for one request.
 async fn pending(world: &World, waiting: u32) {
     let all = || world.attachment.requests().iter().map(|request| request.waiting).sum::<u32>();
-    let waited = timeout(SOON, async {
-        while all() != waiting {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    });
-    waited.await.unwrap_or_else(|_| panic!("{:?}", world.attachment.requests()));
+    until("they wait", || all() == waiting).await;
 }
 
 async fn said(stream: &mut TcpStream, bytes: &[u8]) -> std::io::Result<Vec<u8>> {

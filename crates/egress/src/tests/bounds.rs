@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sandkeep_core::limits::EGRESS_CONNECTIONS_ALL_MAX;
 use sandkeep_core::network::{DecisionKind, NetworkVerdict};
 use serde_json::json;
@@ -13,6 +13,13 @@ use tokio::time::timeout;
 use super::server::echo;
 use super::world::*;
 use crate::Times;
+
+/// As many descriptors as there may be, as a service has them.
+fn many_descriptors() -> u64 {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).expect("up to the maximum");
+    maximum.unwrap_or(u64::MAX)
+}
 
 #[tokio::test]
 async fn a_flood_of_connections_is_reset_and_those_before_go_on() {
@@ -55,9 +62,10 @@ async fn a_thousand_connections_are_open_at_once_without_asking_for_more() {
     if !is_root("a_thousand_connections_are_open_at_once_without_asking_for_more") {
         return;
     }
-    // Both ends of both halves, and the server's, are this process's.
-    let more = Rlimit { current: Some(8192), maximum: Some(8192) };
-    setrlimit(Resource::Nofile, more).expect("root may have more descriptors");
+    if many_descriptors() < 16_384 {
+        let test = "a_thousand_connections_are_open_at_once_without_asking_for_more";
+        return eprintln!("SKIP {test}: the machine allows fewer than 16384 descriptors");
+    }
     let world = setup(json!({ "allow": ["a.example:7000"] }), &[("a.example", 0)]).build();
     let server = echo(0, 7000, "").await;
     let mut open = Vec::new();
@@ -71,12 +79,7 @@ async fn a_thousand_connections_are_open_at_once_without_asking_for_more() {
     }
     assert_eq!((world.attachment.usage().open, server.connections()), (1000, 1000));
     drop(open);
-    let ended = timeout(SOON, async {
-        while world.gateway.totals().open > 0 {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    });
-    ended.await.expect("nothing stays open");
+    until("all end", || world.gateway.totals().open == 0).await;
 }
 
 #[tokio::test]
@@ -101,17 +104,18 @@ async fn no_sandbox_takes_the_connections_of_all() {
     if !is_root("no_sandbox_takes_the_connections_of_all") {
         return;
     }
+    let all = EGRESS_CONNECTIONS_ALL_MAX.min(many_descriptors() / 8);
     let world = setup(json!({ "allow": [] }), &[]).build();
     let gateway = &world.sandbox().gateway;
     let (mut greedy, mut other) = (0, 0);
     while gateway.take_connection(greedy) {
         greedy += 1;
     }
-    assert_eq!(greedy, EGRESS_CONNECTIONS_ALL_MAX / 2);
+    assert_eq!(greedy, all.div_ceil(2));
     while gateway.take_connection(other) {
         other += 1;
     }
-    assert_eq!(other, EGRESS_CONNECTIONS_ALL_MAX / 4);
+    assert_eq!(other, (all / 2).div_ceil(2));
     (0..greedy + other).for_each(|_| gateway.give_connection());
     assert_eq!(world.gateway.totals().open, 0);
 }

@@ -1,7 +1,7 @@
 //! Connections that pass as they are, once their destination is decided.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use rustls::pki_types::ServerName;
 use sandkeep_core::network::{DecisionKind, NetworkVerdict};
@@ -57,7 +57,7 @@ async fn the_name_in_a_client_hello_must_be_that_of_the_connection() {
         // Without a name.
         let mut config = world.client_config();
         config.enable_sni = false;
-        let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
         let stream = world.to("a.example", port).await;
         let name = ServerName::try_from("a.example").expect("a name");
         connector.connect(name, stream).await.expect_err("no name");
@@ -67,6 +67,46 @@ async fn the_name_in_a_client_hello_must_be_that_of_the_connection() {
     assert_eq!(nothing, None, "not TLS");
     world.logged(DENIED.0, DENIED.1, "for TLS only").await;
     assert_eq!((seen.connections(), other.requests().len()), (0, 0), "nothing was sent");
+}
+
+/// A ClientHello with an encrypted one in it (ECH), whose outer name is this.
+fn encrypted_hello(world: &World, name: &str) -> Vec<u8> {
+    const ECH: [u8; 2] = [0xfe, 0x0d];
+    let name = ServerName::try_from(name.to_owned()).expect("a name");
+    let config = Arc::new(world.client_config());
+    let mut client = rustls::ClientConnection::new(config, name).expect("a client");
+    let mut hello = Vec::new();
+    client.write_tls(&mut hello).expect("a hello");
+    let extension = [&ECH[..], &[0, 11], &[0, 0, 1, 0, 1, 7, 0, 0, 0, 1, 9]].concat();
+    // Behind the record's and the message's header: version, random, session, suites, compressions.
+    let mut at = 5 + 4 + 2 + 32;
+    at += 1 + usize::from(hello[at]);
+    at += 2 + usize::from(u16::from_be_bytes([hello[at], hello[at + 1]]));
+    at += 1 + usize::from(hello[at]);
+    // Three lengths grow: of the record, of the message (its last two bytes), and of the extensions.
+    for of in [3, 7, at] {
+        let len = u16::from_be_bytes([hello[of], hello[of + 1]]) + extension.len() as u16;
+        hello[of..of + 2].copy_from_slice(&len.to_be_bytes());
+    }
+    hello.splice(at + 2..at + 2, extension);
+    hello
+}
+
+#[tokio::test]
+async fn what_a_client_hello_encrypts_does_not_change_its_name() {
+    if !is_root("what_a_client_hello_encrypts_does_not_change_its_name") {
+        return;
+    }
+    let world = setup(json!({ "allow": ["a.example"] }), &[("a.example", 0)]).build();
+    let server = echo(0, 443, "").await;
+    let other = encrypted_hello(&world, "public.example");
+    let alert = exchange(world.to("a.example", 443).await, &other).await.expect("an alert");
+    assert!(alert.len() < 8, "{alert:?}");
+    world.logged(DENIED.0, DENIED.1, "its TLS is for public.example").await;
+    assert_eq!(server.connections(), 0);
+    let own = encrypted_hello(&world, "a.example");
+    let back = exchange_half(world.to("a.example", 443).await, &own).await;
+    assert_eq!(back.as_deref(), Some(&own[..]), "it arrives as it is");
 }
 
 #[tokio::test]
@@ -220,11 +260,10 @@ async fn the_address_that_was_checked_is_the_one_that_is_dialed() {
         vec![address(1)],
         vec!["10.1.2.3".parse().expect("an address"), "169.254.169.254".parse().expect("one")],
     ];
-    let resolver =
-        std::sync::Arc::new(Rebinding { answers: Mutex::new(answers), asked: Mutex::new(0) });
+    let resolver = Arc::new(Rebinding { answers: Mutex::new(answers), asked: Mutex::new(0) });
     let world = Setup {
         ranges: vec![good_range],
-        resolver: Some(std::sync::Arc::clone(&resolver) as _),
+        resolver: Some(Arc::clone(&resolver) as _),
         ..setup(json!({ "allow": ["a.example:7000", "a.example"] }), &[])
     }
     .build();

@@ -42,12 +42,8 @@ impl Inside {
             .spawn()
             .expect("unshare runs");
         let inside = Self { holder, dir };
-        let waited = tokio::time::timeout(SOON, async {
-            while !inside.dir.path().join("ready").exists() {
-                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-            }
-        });
-        waited.await.expect("the namespace is there");
+        let ready = inside.dir.path().join("ready");
+        until("the namespace is there", || ready.exists()).await;
         let of = format!("/proc/{}/ns/net", inside.holder.id());
         let network = std::fs::File::open(of).expect("its network");
         let sockets = egress::set_up(network.into()).await.expect("this kernel can");

@@ -22,6 +22,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::server::Realm;
+pub(crate) use super::support::wait::until;
 use crate::sandbox::{Sandbox, lock};
 use crate::{
     Attachment, FixedHosts, Gateway, Recorder, Resolve, Rules, Settings, Times, connection,
@@ -208,18 +209,9 @@ impl World {
             };
             self.decisions().into_iter().find(is)
         };
-        let waited = timeout(SOON, async {
-            loop {
-                match found() {
-                    Some(line) => return line,
-                    None => tokio::time::sleep(Duration::from_millis(2)).await,
-                }
-            }
-        });
-        match waited.await {
-            Ok(line) => line,
-            Err(_) => panic!("no {kind:?} {verdict:?} {part:?} in {:#?}", self.decisions()),
-        }
+        let what = format!("{kind:?} {verdict:?} {part:?}");
+        until(&what, || found().is_some()).await;
+        found().expect("it came")
     }
 }
 
