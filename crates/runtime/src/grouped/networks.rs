@@ -38,7 +38,8 @@ impl Networks {
 
     /// The kernel is tried out meanwhile: nobody has to wait for that later.
     pub fn of_root() -> Self {
-        std::thread::spawn(egress::available);
+        // Without another thread it is tried when it is needed.
+        let _ = std::thread::Builder::new().name("try-out".to_owned()).spawn(egress::available);
         Self::Root
     }
 
