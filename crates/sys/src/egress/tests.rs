@@ -300,7 +300,7 @@ fn the_own_network_of_the_daemon_is_refused() {
 
 #[test]
 fn a_kernel_that_lacks_something_is_described() {
-    let lacks = |errno| lack(&io::Error::from_raw_os_error(errno));
+    let lacks = |errno| Unavailable::because(&io::Error::from_raw_os_error(errno)).to_string();
     assert!(lacks(libc::ENOENT).contains("modprobe nft_tproxy"));
     assert!(lacks(libc::EPERM).contains("CAP_NET_ADMIN"));
 }
