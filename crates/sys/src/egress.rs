@@ -100,17 +100,43 @@ pub fn set_up_as_owner(network: BorrowedFd<'_>) -> io::Result<Sockets> {
     set_up_here()
 }
 
+/// Why a sandbox cannot have a way out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailable {
+    #[error(
+        "the kernel cannot hand connections on ({error}); it needs nft_tproxy and nft_reject_inet \
+         (modprobe nft_tproxy nft_reject_inet, or CONFIG_NFT_TPROXY and CONFIG_NFT_REJECT_INET)"
+    )]
+    Kernel { error: String },
+    #[error("the daemon may not set up networks ({error}); it needs CAP_NET_ADMIN")]
+    Rights { error: String },
+    #[error("setting up a network failed: {error}")]
+    Other { error: String },
+}
+
+impl Unavailable {
+    /// By the error of an attempt.
+    pub fn because(error: &io::Error) -> Self {
+        let (number, error) = (error.raw_os_error(), error.to_string());
+        match number {
+            Some(libc::ENOENT | libc::EOPNOTSUPP | libc::EPROTONOSUPPORT) => Self::Kernel { error },
+            Some(libc::EPERM | libc::EACCES) => Self::Rights { error },
+            _ => Self::Other { error },
+        }
+    }
+}
+
 /// Whether this kernel can catch what a sandbox sends out, tried once, by root; an error says what it lacks.
-pub fn available() -> Result<(), &'static str> {
-    static TRIED: OnceLock<Option<String>> = OnceLock::new();
+pub fn available() -> Result<(), &'static Unavailable> {
+    static TRIED: OnceLock<Option<Unavailable>> = OnceLock::new();
     let refused = TRIED.get_or_init(|| {
         let tried = std::thread::Builder::new().name("caught".to_owned()).spawn(try_out);
         let tried = tried.map(std::thread::JoinHandle::join);
         let tried =
             tried.and_then(|joined| joined.unwrap_or_else(|_| Err(io::Error::other("panic"))));
-        tried.err().map(|error| lack(&error))
+        tried.err().map(|error| Unavailable::because(&error))
     });
-    refused.as_deref().map_or(Ok(()), Err)
+    refused.as_ref().map_or(Ok(()), Err)
 }
 
 /// Tries everything in a network namespace that ends with the calling thread.
@@ -118,20 +144,6 @@ pub fn try_out() -> io::Result<()> {
     // SAFETY: only CLONE_FILES would endanger descriptors of other threads; it is not asked for.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
     set_up_here().map(drop)
-}
-
-/// Why a sandbox cannot have a way out, for people.
-pub fn lack(error: &io::Error) -> String {
-    match error.raw_os_error() {
-        Some(libc::ENOENT | libc::EOPNOTSUPP | libc::EPROTONOSUPPORT) => format!(
-            "the kernel cannot hand connections on ({error}); it needs nft_tproxy and nft_reject_inet \
-             (modprobe nft_tproxy nft_reject_inet, or CONFIG_NFT_TPROXY and CONFIG_NFT_REJECT_INET)"
-        ),
-        Some(libc::EPERM | libc::EACCES) => {
-            format!("the daemon may not set up networks ({error}); it needs CAP_NET_ADMIN")
-        }
-        _ => format!("setting up a network failed: {error}"),
-    }
 }
 
 /// Refuses the caller's own network: in the host's the rules would cut off the machine.

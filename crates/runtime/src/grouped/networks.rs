@@ -7,7 +7,7 @@ use tokio::sync::OnceCell;
 
 use crate::RuntimeError;
 use sandkeep_sys::{
-    egress::{self, Sockets},
+    egress::{self, Sockets, Unavailable},
     launcher::LauncherRights,
     stage::Stage,
 };
@@ -17,7 +17,7 @@ pub enum Networks {
     Owner {
         stage: Stage,
         /// Why it cannot.
-        lack: Option<String>,
+        lack: Option<Unavailable>,
     },
 }
 
@@ -27,9 +27,10 @@ impl Networks {
             LauncherRights::Root => Self::of_root(),
             LauncherRights::User => {
                 // The same for all runtimes of a daemon.
-                static TRIED: OnceCell<Option<String>> = OnceCell::const_new();
-                let tried =
-                    || async { stage.try_catching().await.err().map(|error| egress::lack(&error)) };
+                static TRIED: OnceCell<Option<Unavailable>> = OnceCell::const_new();
+                let tried = || async {
+                    stage.try_catching().await.err().map(|error| Unavailable::because(&error))
+                };
                 let lack = TRIED.get_or_init(tried).await.clone();
                 Self::Owner { stage: stage.clone(), lack }
             }
@@ -38,18 +39,19 @@ impl Networks {
 
     /// The kernel is tried out meanwhile: nobody has to wait for that later.
     pub fn of_root() -> Self {
-        std::thread::spawn(egress::available);
+        // Without another thread it is tried when it is needed.
+        let _ = std::thread::Builder::new().name("try-out".to_owned()).spawn(egress::available);
         Self::Root
     }
 
     pub fn check(&self, runtime: &'static str) -> Result<(), RuntimeError> {
         let lack = match self {
             Self::Root => egress::available().err(),
-            Self::Owner { lack, .. } => lack.as_deref(),
+            Self::Owner { lack, .. } => lack.as_ref(),
         };
         match lack {
             None => Ok(()),
-            Some(reason) => Err(RuntimeError::NoNetwork { runtime, reason: reason.to_owned() }),
+            Some(reason) => Err(RuntimeError::NoNetwork { runtime, reason: reason.to_string() }),
         }
     }
 

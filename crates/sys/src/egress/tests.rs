@@ -251,7 +251,7 @@ async fn without_the_sockets_everything_is_refused_at_once_whoever_takes_their_p
         thieves
     });
     let resolver = with_every_port(&network, || UdpSocket::bind("0.0.0.0:53").expect("a port"));
-    inside(&network, || query_is_refused());
+    inside(&network, query_is_refused);
     resolver.set_nonblocking(true).expect("a setting");
     assert_eq!(resolver.recv(&mut [0; 16]).expect_err("no query").kind(), ErrorKind::WouldBlock);
     drop(resolver);
@@ -300,7 +300,7 @@ fn the_own_network_of_the_daemon_is_refused() {
 
 #[test]
 fn a_kernel_that_lacks_something_is_described() {
-    let lacks = |errno| lack(&io::Error::from_raw_os_error(errno));
+    let lacks = |errno| Unavailable::because(&io::Error::from_raw_os_error(errno)).to_string();
     assert!(lacks(libc::ENOENT).contains("modprobe nft_tproxy"));
     assert!(lacks(libc::EPERM).contains("CAP_NET_ADMIN"));
 }
