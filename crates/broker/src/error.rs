@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use toolbox::FailureKind;
 
+use sandkeep_core::network::OverCeiling;
 use sandkeep_core::{
     ExecId, IdempotencyKey, InvalidSpec, KeyId, Port, ProcessId, SandboxId, SandboxName, SlotName,
     SnapshotName, State, ToolCallId, UploadId, Verb, WebhookId,
@@ -17,6 +18,8 @@ use sandkeep_runtime::RuntimeError;
 use sandkeep_storage::StorageError;
 use sandkeep_store::StoreError;
 use sandkeep_tree::RootKind;
+
+pub use sandkeep_egress::{AskError, GatewayError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -258,6 +261,23 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+
+    /// Nothing was done.
+    #[error("network: {0}")]
+    OverCeiling(#[source] OverCeiling),
+
+    #[error("cannot open the network of {id}: {source}")]
+    Gateway {
+        id: SandboxId,
+        #[source]
+        source: GatewayError,
+    },
+
+    #[error("secrets: {problem}")]
+    Secrets { problem: String },
+
+    #[error(transparent)]
+    NetworkAsk(AskError),
 
     /// The sandbox could not be created or started; `reason` is the first cause.
     #[error("{id} failed: {reason}")]

@@ -379,7 +379,7 @@ pub(crate) fn request(
     }
     check(&draft)?;
     let wanted = Wanted { env: draft.env, cwd: draft.cwd, user: draft.user };
-    let ExecContext { env, cwd, user } = ExecContext::fill(&handle.meta().spec, wanted)?;
+    let ExecContext { env, cwd, user } = ExecContext::of(&handle.meta(), wanted)?;
     let request = ExecRequest {
         id,
         argv: draft.argv,

@@ -33,6 +33,7 @@ mod health;
 mod images;
 mod inside;
 mod lifecycle;
+mod network;
 mod policy;
 mod ports;
 mod records;
@@ -89,8 +90,9 @@ pub use lifecycle::fork::ForkDraft;
 pub use lifecycle::pause::InFlight;
 pub use lifecycle::rollback::OnExecs;
 pub use lifecycle::snapshot::{SnapshotView, recorded_snapshots};
+pub use network::{Egress, KmsCommand, NetworkLogFeed, NetworkLogNext, NetworkLogPart};
 pub use policy::abilities::{Abilities, IdRangeKind};
-pub use policy::{Network, Policy, PoolMarks, Profile, Quota, Quotas};
+pub use policy::{Policy, PoolMarks, Profile, Quota, Quotas};
 pub use ports::{PortPass, PortStream, PortToken, PortTokenProblem, PortView, Warrant};
 pub use records::directory::{
     Directory, DirectoryError, FoundRequest, FoundRow, LocalDirectory, NewRow, Node, Phase,
@@ -103,6 +105,7 @@ pub use records::feed::{EventFeed, EventFilter, EventPage, Fed};
 pub use records::registry::registered;
 pub use records::timeline::{Happening, LogEntry};
 pub use sandkeep_core::api::ExecLimits;
+pub use sandkeep_egress::FixedHosts;
 pub use stats::StatsView;
 pub use view::{Cursor, Filter, InvalidCursor, Order, Page, View};
 
@@ -123,6 +126,8 @@ pub struct Parts {
     pub journal: JournalLimits,
     pub telemetry: Arc<Telemetry>,
     pub policy: Policy,
+    /// How sandboxes reach other networks.
+    pub egress: Egress,
     pub clock: Arc<dyn Clock>,
 }
 
@@ -307,6 +312,7 @@ impl Broker {
         self.shared.closing.cancel();
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
+        self.shared.close_networks().await;
         if let Err(error) = self.shared.storage.close().await {
             warn!(%error, "cannot close the storage");
         }

@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::Error;
+use sandkeep_core::network::Network;
 use sandkeep_core::{
     NamesOnly, OnTimeout, Privilege, ResourcesDraft, SnapshotName, SpecDraft, Timeouts, limits,
 };
@@ -130,15 +131,7 @@ pub struct Profile {
     pub timeout: Option<Duration>,
     pub idle_timeout: Option<Duration>,
     pub on_timeout: Option<OnTimeout>,
-    pub network: Network,
-}
-
-/// The networks that a sandbox can reach.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Network {
-    /// Only its own loopback.
-    #[default]
-    None,
+    pub network: Option<Network>,
 }
 
 /// The values of `env` are secrets.
@@ -198,6 +191,8 @@ impl Profile {
             max_snapshots: draft.max_snapshots,
             snapshot_tool_calls: draft.snapshot_tool_calls,
             source: draft.source,
+            network: draft.network.or_else(|| self.network.clone()),
+            secrets: draft.secrets,
         }
     }
 

@@ -21,6 +21,7 @@ use crate::lifecycle::ensure::Verified;
 use crate::lifecycle::handle::Handle;
 use crate::lifecycle::reaper::Alarm;
 use crate::lifecycle::snapshot::Records;
+use crate::network::Networks;
 use crate::policy::batteries::Batteries;
 use crate::policy::host_disk;
 use crate::policy::rate::Rates;
@@ -51,6 +52,7 @@ pub(super) struct Shared {
     pub events: Arc<EventLog>,
     pub timelines: Timelines,
     pub refusals: Refusals,
+    pub network: Networks,
     pub registry: Registry,
     /// The store below the registry.
     pub store: Arc<ObservedStore>,
@@ -136,13 +138,16 @@ impl Shared {
         let directory: Arc<dyn Directory> =
             Arc::new(LocalDirectory::new(Arc::clone(&store) as _, instance));
         let closing = CancellationToken::new();
+        let events = Arc::new(events);
+        let network = Networks::new(parts.egress, &parts.data, &events, &parts.clock);
         Self {
+            network,
             held: host_disk::ledger(parts.data.path(), &parts.policy),
             answers: Ledger::new("answers", ANSWERS, |_| Ok(())),
             batteries: Batteries::in_data_dir(parts.data.path()),
             timelines: Timelines::in_data_dir(parts.data.path()),
             refusals: Refusals::default(),
-            events: Arc::new(events),
+            events,
             data: parts.data,
             registry: Registry::new(Arc::clone(&directory)),
             directory,
@@ -272,6 +277,12 @@ impl Shared {
         });
         handles.sort_by_key(|handle| !of_user(handle));
         handles.iter().any(|handle| handle.execs.index.give_way())
+    }
+
+    /// Ends all connections of sandboxes; what was decided about them is written.
+    pub async fn close_networks(&self) {
+        self.handles().iter().for_each(|handle| handle.network.close());
+        self.network.flush().await;
     }
 
     /// Adds new sandboxes to the map, if there is room for all of them.

@@ -9,6 +9,7 @@
 
 mod feeds;
 mod http;
+mod network;
 mod store;
 mod verbs;
 
@@ -25,6 +26,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 pub use feeds::{FeedMetrics, Feeds};
 pub use http::{Exchange, Http, RouteTable};
+pub use network::NetworkMetrics;
 pub use store::ObservedStore;
 pub use verbs::{NO_RUNTIME, Verbs};
 
@@ -81,6 +83,7 @@ pub struct Telemetry {
     http: Http,
     commits: Commits,
     feeds: Feeds,
+    network: NetworkMetrics,
     gauges: Gauges,
     events_lost: Counter,
     audit_lost: Counter,
@@ -96,6 +99,7 @@ impl Default for Telemetry {
         let http = Http::register(&mut registry);
         let commits = Commits::register(&mut registry);
         let feeds = Feeds::register(&mut registry);
+        let network = NetworkMetrics::register(&mut registry);
         let gauges = Gauges::register(&mut registry);
         let events_lost = Counter::default();
         let help = "Events that could not be written, as the disk was full";
@@ -104,7 +108,18 @@ impl Default for Telemetry {
         let help = "Audit records that could not be written, as the disk was full";
         registry.register("audit_records_lost", help, audit_lost.clone());
         let began = Instant::now();
-        Self { registry, verbs, http, commits, feeds, gauges, events_lost, audit_lost, began }
+        Self {
+            registry,
+            verbs,
+            http,
+            commits,
+            feeds,
+            network,
+            gauges,
+            events_lost,
+            audit_lost,
+            began,
+        }
     }
 }
 
@@ -123,6 +138,10 @@ impl Telemetry {
 
     pub fn feeds(&self) -> &Feeds {
         &self.feeds
+    }
+
+    pub(crate) fn network(&self) -> &NetworkMetrics {
+        &self.network
     }
 
     pub(crate) fn events_lost(&self) -> Counter {

@@ -23,6 +23,7 @@ mod error;
 mod event_log;
 mod events;
 mod lines;
+mod network;
 mod prefix;
 mod requests;
 #[cfg(test)]

@@ -5,6 +5,7 @@ mod event;
 mod exec;
 mod key;
 mod log;
+mod network;
 mod process;
 mod request;
 mod sandbox;
@@ -25,6 +26,10 @@ pub use exec::{
 };
 pub use key::{KeyDraft, KeyInfo, NewKey};
 pub use log::{Happening, LogEntry};
+pub use network::{
+    AskForNetwork, CertificateState, DecideNetworkRequest, EntryMeaning, GatewayState, Handling,
+    NetworkLog, NetworkPresets, NetworkRequests, ReadNetworkLog, SandboxNetwork, SecretHosts,
+};
 pub use process::{
     PortInfo, PortListener, PortUrl, Ports, Process, ProcessStatus, ProcessView, Processes,
 };

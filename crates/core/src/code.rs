@@ -189,6 +189,9 @@ codes! {
     TemplateShared "template_shared" Forbidden Useless
         "only an admin may create or change a shared template"
         "create your own template under the same name, which takes precedence, or ask an admin";
+    NetworkOverCeiling "network_over_ceiling" Forbidden Useless
+        "the policy allows more than the operator of this daemon does"
+        "leave out what the detail names, or have egress_ceiling changed";
     FileNotPermitted "file_not_permitted" Forbidden Useless
         "permission denied for the sandbox's user"
         "use a path under the user's home or /tmp, or change owner and mode as root inside (sandkeep exec --user root)";
@@ -219,6 +222,9 @@ codes! {
     WebhookNotFound "webhook_not_found" NotFound Useless
         "webhook not found"
         "list webhooks with GET /api/v1/webhooks (sandkeep webhook ls)";
+    NetworkRequestNotFound "network_request_not_found" NotFound Useless
+        "no such request waits for a decision"
+        "list those that do with GET …/network/requests (sandkeep network requests); a connection waits only for a while";
     KeyNotFound "key_not_found" NotFound Useless
         "key not found"
         "list keys with GET /api/v1/keys (sandkeep keys ls)";
@@ -444,6 +450,15 @@ codes! {
     PortBroke "port_broke" Upstream Useful
         "the server on this port disconnected or does not speak HTTP"
         "check the server's output; for other protocols use a raw port: POST …/ports/{port}/listen (sandkeep port --raw)";
+    NetworkNotAsked "network_not_asked" Precondition Useless
+        "the destination cannot be asked for"
+        "see the detail: a policy with on_deny: ask lets a sandbox ask; what the operator denies, nobody can allow";
+    GatewayFailed "gateway_failed" Internal Useful
+        "the network of the sandbox cannot be opened"
+        "see the detail and the daemon's log; a sandbox with network: none needs no gateway";
+    SecretsUnreadable "secrets_unreadable" Internal Useless
+        "the secrets of the sandbox cannot be encrypted or decrypted"
+        "see the detail: the key in the data directory or the KMS command may be missing; create the sandbox again with its secrets";
     ShuttingDown "shutting_down" Unavailable Useful
         "the daemon is shutting down"
         "try again when it is back";

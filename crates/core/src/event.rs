@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::api::ExecStatus;
+use crate::network::Choice;
 use crate::{
     ExecId, KeyId, Operation, Owner, SandboxId, Scope, SnapshotId, SnapshotName, State, Status,
     WebhookId,
@@ -213,6 +214,31 @@ pub enum EventKind {
     /// within a moment are one event; `count` is how many there were since the one before.
     #[serde(rename = "policy.refused")]
     PolicyRefused { code: String, count: u64 },
+    /// The policy of a sandbox, or its secrets, were changed.
+    #[serde(rename = "network.changed")]
+    NetworkChanged {},
+    /// A sandbox wanted to reach a destination that its policy refuses. Refusals of one destination within a minute are
+    /// one event; `count` is how many there were since the one before. A host `*` stands for further destinations.
+    #[serde(rename = "network.denied")]
+    NetworkDenied {
+        host: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        port: Option<u16>,
+        reason: String,
+        count: u64,
+    },
+    /// A connection waits for a decision of the owner, or an agent asks for a destination and says why.
+    #[serde(rename = "network.requested")]
+    NetworkRequested {
+        request: u64,
+        host: String,
+        port: u16,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    /// The owner decided about a request.
+    #[serde(rename = "network.decided")]
+    NetworkDecided { request: u64, host: String, port: u16, choice: Choice },
     /// A webhook was registered.
     #[serde(rename = "webhook.created")]
     WebhookCreated { webhook: WebhookId },
@@ -236,7 +262,7 @@ pub struct SnapshotMade {
 
 impl EventKind {
     /// The name of every kind.
-    pub const NAMES: [&'static str; 24] = [
+    pub const NAMES: [&'static str; 28] = [
         "sandbox.created",
         "sandbox.started",
         "sandbox.stopped",
@@ -258,6 +284,10 @@ impl EventKind {
         "key.created",
         "key.revoked",
         "policy.refused",
+        "network.changed",
+        "network.denied",
+        "network.requested",
+        "network.decided",
         "webhook.created",
         "webhook.deleted",
         "webhook.disabled",
@@ -287,6 +317,10 @@ impl EventKind {
             Self::KeyCreated { .. } => "key.created",
             Self::KeyRevoked { .. } => "key.revoked",
             Self::PolicyRefused { .. } => "policy.refused",
+            Self::NetworkChanged {} => "network.changed",
+            Self::NetworkDenied { .. } => "network.denied",
+            Self::NetworkRequested { .. } => "network.requested",
+            Self::NetworkDecided { .. } => "network.decided",
             Self::WebhookCreated { .. } => "webhook.created",
             Self::WebhookDeleted { .. } => "webhook.deleted",
             Self::WebhookDisabled { .. } => "webhook.disabled",
@@ -342,6 +376,10 @@ impl EventKind {
             | Self::KeyCreated { .. }
             | Self::KeyRevoked { .. }
             | Self::PolicyRefused { .. }
+            | Self::NetworkChanged {}
+            | Self::NetworkDenied { .. }
+            | Self::NetworkRequested { .. }
+            | Self::NetworkDecided { .. }
             | Self::WebhookCreated { .. }
             | Self::WebhookDeleted { .. }
             | Self::WebhookDisabled { .. } => None,

@@ -136,7 +136,7 @@ impl ProcessId {
     }
 }
 
-fn random_id(prefix: &str) -> String {
+pub(crate) fn random_id(prefix: &str) -> String {
     let mut bytes = [0u8; 16];
     getrandom::fill(&mut bytes).expect("the kernel's random source always answers once booted");
     let mut bits = u128::from_le_bytes(bytes);

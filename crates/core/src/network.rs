@@ -20,6 +20,7 @@ mod patch;
 mod presets;
 mod requests;
 mod secret;
+mod terms;
 #[cfg(test)]
 mod tests;
 
@@ -38,6 +39,7 @@ pub use patch::NetworkPatch;
 pub use presets::{InvalidPreset, Presets};
 pub use requests::{InvalidRequests, Methods, Requests};
 pub use secret::{SecretDraft, SecretValue, check_secrets};
+pub use terms::{NetworkTerms, Prepared, SecretTerms};
 
 /// The network of a sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

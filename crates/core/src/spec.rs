@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::image::{ImageDefaults, PinnedImage};
+use super::network::{Network, SecretDraft};
 use super::sandbox_name::SandboxName;
 use super::slot::SlotName;
 use super::source::{HOME, Source, SourceDraft};
@@ -242,6 +243,13 @@ pub struct SpecDraft {
     /// A workspace, present before the first command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<SourceDraft>,
+    /// What it may reach: `none`, the default, `open`, or a policy. It can be changed later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
+    /// Secrets, by the environment variable in which its commands find a placeholder. The value is put in place of that
+    /// in the headers of requests to these hosts, outside of the sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secrets: Option<BTreeMap<String, SecretDraft>>,
 }
 
 impl fmt::Debug for SpecDraft {
@@ -263,6 +271,8 @@ impl fmt::Debug for SpecDraft {
             .field("max_snapshots", &self.max_snapshots)
             .field("snapshot_tool_calls", &self.snapshot_tool_calls)
             .field("source", &self.source)
+            .field("network", &self.network)
+            .field("secrets", &self.secrets)
             .finish()
     }
 }

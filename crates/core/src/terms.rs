@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
+use super::network::NetworkTerms;
 use super::sandbox_name::SandboxName;
 use super::spec::{InvalidSpec, SpecDraft, check_labels};
 use crate::limits;
@@ -40,6 +41,9 @@ pub struct Terms {
     /// Maximum number of its snapshots; default: the daemon's maximum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_snapshots: Option<usize>,
+    /// What it may reach.
+    #[serde(default, skip_serializing_if = "NetworkTerms::is_default")]
+    pub network: NetworkTerms,
 }
 
 /// Limits of sandbox lifetimes. `None` means unlimited.
@@ -149,6 +153,11 @@ impl SpecDraft {
             idle_timeout_secs: self.idle_timeout_secs.or(secs(bounds.default_idle_timeout)),
             on_timeout: self.on_timeout.unwrap_or_default(),
             max_snapshots: self.max_snapshots,
+            network: NetworkTerms::asked(
+                self.network.as_ref(),
+                self.secrets.as_ref(),
+                self.env.as_ref(),
+            )?,
         };
         terms.check()?;
         bounds.check(&terms)?;
@@ -208,6 +217,7 @@ mod tests {
             idle_timeout_secs: Some(30),
             on_timeout: OnTimeout::Stop,
             max_snapshots: Some(3),
+            network: NetworkTerms::default(),
         };
         let after = |text: &str| before.patched(&patch(text), &FREE).expect("valid");
         assert_eq!(after("{}"), before);

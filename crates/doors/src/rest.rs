@@ -14,6 +14,7 @@ mod import_events;
 mod keys;
 pub(super) mod known_execs;
 pub(super) mod listing;
+mod network;
 pub(super) mod openapi;
 pub(super) mod output;
 mod ports;
@@ -162,6 +163,12 @@ pub fn routes() -> OpenApiRouter<Broker> {
         .routes(routes!(uploads::create))
         .routes(routes!(uploads::remove))
         .routes(routes!(builds::build))
+        .routes(routes!(network::get, network::amend))
+        .routes(routes!(network::log))
+        .routes(routes!(network::requests, network::ask))
+        .routes(routes!(network::decide))
+        .routes(routes!(network::suggest))
+        .routes(routes!(network::presets))
         .routes(routes!(runtimes))
         .routes(routes!(events::list))
         .routes(routes!(webhooks::list, webhooks::create))

@@ -32,6 +32,8 @@ mod logs;
 mod ls;
 #[cfg(feature = "mcp")]
 mod mcp;
+mod network;
+mod network_args;
 mod pause;
 mod placeholders;
 mod port;
@@ -186,6 +188,7 @@ enum Command {
     Diff(diff::DiffArgs),
     Revert(revert::RevertArgs),
     Apply(apply::ApplyArgs),
+    Network(network::NetworkCommandArgs),
     Port(port::Args),
     Process(process::ProcessArgs),
     /// The former name of `process ls`
@@ -311,6 +314,7 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Log(args) => with_one_thread(log::run(args, &client()?)),
         Command::Events(args) => with_one_thread(event_log::run(args, &client()?)),
         Command::Webhook(args) => with_one_thread(webhook::run(args, &client()?)),
+        Command::Network(args) => with_one_thread(network::run(args, &client()?)),
         Command::Port(args) => with_one_thread(port::run(args, &client()?)),
         Command::Process(args) => with_one_thread(process::run(args, &client()?)),
         Command::Processes(args) => with_one_thread(processes::run(args, &client()?)),

@@ -4,6 +4,7 @@ use toolbox::FailureKind;
 
 use super::Error;
 use sandkeep_core::Code;
+use sandkeep_egress::AskError;
 use sandkeep_guestlink::GuestError;
 use sandkeep_runtime::RuntimeError;
 use sandkeep_storage::StorageError;
@@ -69,6 +70,10 @@ impl Error {
             Self::ProcessEnded { .. } => Code::ProcessEnded,
             Self::NoListener { .. } => Code::ListenerNotFound,
             Self::CannotListen { .. } => Code::CannotListen,
+            Self::OverCeiling(_) => Code::NetworkOverCeiling,
+            Self::Gateway { .. } => Code::GatewayFailed,
+            Self::Secrets { .. } => Code::SecretsUnreadable,
+            Self::NetworkAsk(error) => of_ask(error),
             Self::SandboxFailed { .. } => Code::SandboxFailed,
             Self::DataDirInUse { .. } => Code::DataDirInUse,
             Self::DataDir { source, .. } if is_full(source) => Code::StorageFull,
@@ -117,6 +122,19 @@ fn of_file(kind: FailureKind) -> Code {
         FailureKind::NoMatch => Code::NoMatch,
         FailureKind::TimedOut => Code::FileTimedOut,
         FailureKind::Other => Code::FileFailed,
+    }
+}
+
+fn of_ask(error: &AskError) -> Code {
+    match error {
+        AskError::Unknown(_) => Code::NetworkRequestNotFound,
+        AskError::TooMany => Code::LimitReached,
+        AskError::NotAHost(_) => Code::InvalidField,
+        AskError::DoesNotAsk
+        | AskError::Allowed(_)
+        | AskError::Denied { .. }
+        | AskError::Refused(_)
+        | AskError::PolicyFull => Code::NetworkNotAsked,
     }
 }
 

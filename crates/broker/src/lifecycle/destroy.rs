@@ -74,6 +74,9 @@ impl Supervisor {
     pub(crate) async fn tear_down(&mut self) -> Result<(), Error> {
         // Only the runtime that created it can confirm that nothing is left.
         self.shared.runtime(self.meta.spec.runtime())?;
+        self.network.close();
+        // Nothing is added to its log in its home any more.
+        self.shared.network.flush().await;
         self.runtime.destroy(self.id()).await?;
         failpoint!("destroy.after_runtime");
         // A concurrent fork gets all of it, or an error that it is gone.

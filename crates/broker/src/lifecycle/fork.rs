@@ -23,6 +23,7 @@ use super::supervisor::{Supervisor, denied_error};
 use crate::Broker;
 use crate::error::Error;
 use crate::health;
+use crate::network::{Values, secrets_of};
 use crate::policy::admission::{self, volume_quota};
 use crate::records::directory::{Share, request_name};
 use crate::records::idempotency::{self, Claim, Known, Vacancy};
@@ -173,6 +174,12 @@ impl Broker {
         self.shared.registry.refuse_over(&meta.owner, share, &self.shared.policy.quotas).await
     }
 
+    /// A fork has the network of its source, or is not made.
+    fn admit_network(&self, source: &Source, terms: &Terms) -> Result<(), Error> {
+        let runtime = self.shared.runtime(source.handle.meta().spec.runtime())?;
+        self.shared.network.check_fork(&terms.network, runtime.as_ref())
+    }
+
     /// If it cannot be removed now, reconcile removes it, because nothing refers to it.
     async fn remove_transient(&self, source: &Source) {
         let (handle, snapshot) = (&source.handle, source.snapshot.clone());
@@ -237,16 +244,20 @@ impl Broker {
     ) -> Result<Vec<NewSandbox>, Error> {
         let shared = &self.shared;
         let terms = terms_of(shared, source, draft)?;
+        let secrets = secrets_of(shared, &source.handle.id, &terms.network).await?;
+        self.admit_network(source, &terms)?;
         let runtime = shared.runtime(source.handle.meta().spec.runtime())?;
         let template = shared.template_of(&source.handle.meta().spec)?;
         // Until the forks are listed, only the source protects their layers.
         let _kept = shared.keep_layers().await;
         let unmade = (0..draft.count).map(|_| {
+            let mut terms = terms.clone();
+            terms.network = terms.network.renewed();
             let mut meta = new_meta(
                 shared,
                 source.handle.meta().owner.clone(),
                 source.handle.meta().spec.clone(),
-                terms.clone(),
+                terms,
             );
             meta.forked_from = Some(ForkPoint {
                 sandbox: source.handle.id.clone(),
@@ -258,7 +269,8 @@ impl Broker {
                 sandbox: source.handle.id.clone(),
                 snapshot: source.snapshot.clone(),
             };
-            let creation = Creation { template: Arc::clone(&template), origin, claim: None };
+            let (template, secrets): (_, Values) = (Arc::clone(&template), secrets.clone());
+            let creation = Creation { template, origin, secrets, claim: None };
             Ok(NewSandbox::new(shared, Arc::clone(runtime), meta, creation))
         });
         let unmade = unmade.collect::<Result<Vec<NewSandbox>, Error>>()?;

@@ -14,6 +14,7 @@ use super::volume::Volume;
 use crate::error::Error;
 use crate::execs::Execs;
 use crate::execs::processes::Processes;
+use crate::network::NetworkRoom;
 use crate::ports::Ports;
 use crate::shared::Shared;
 use crate::stats::Space;
@@ -35,6 +36,7 @@ pub(crate) struct Handle {
     pub space: Space,
     pub ports: Ports,
     pub processes: Processes,
+    pub network: Arc<NetworkRoom>,
     /// Why the daemon ends it, for the supervisor that sees it die.
     pub(super) ended_because: Mutex<Option<String>>,
 }

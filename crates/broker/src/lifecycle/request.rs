@@ -12,6 +12,7 @@ use super::revert::RevertRequest;
 use super::rollback::RollbackRequest;
 use super::snapshot::{Record, SnapshotRequest};
 use crate::error::Error;
+use sandkeep_core::network::NetworkPatch;
 use sandkeep_core::{Moment, SnapshotId};
 use sandkeep_storage::LayerId;
 use sandkeep_tree::TreePath;
@@ -36,6 +37,7 @@ pub(crate) enum Command {
     Resume(Reply<()>),
     Destroy(Reply<()>),
     Amend(Box<Amendment>, Reply<()>),
+    AmendNetwork(Box<NetworkPatch>, Reply<()>),
     /// Make a layer of the volume's content.
     Capture(LayerId, Reply<()>),
     /// The reply is the record; a transient snapshot has none.
@@ -61,6 +63,7 @@ impl Command {
             Self::Resume(_) => "resume",
             Self::Destroy(_) => "destroy",
             Self::Amend(..) => "amend",
+            Self::AmendNetwork(..) => "amend_network",
             Self::Capture(..) => "capture",
             Self::Snapshot(..) => "snapshot",
             Self::DeleteSnapshot(..) => "delete_snapshot",

@@ -90,6 +90,9 @@ impl Supervisor {
             self.meta_mut().began = self.shared.now();
             self.activity.touch();
         }
+        if before == State::Failed {
+            self.expect_network();
+        }
     }
 
     /// Everything after the intent; reconcile also runs this for an interrupted rollback.
@@ -127,6 +130,7 @@ impl Supervisor {
         let snapshot = status.rollback_to().cloned().ok_or_else(nothing_named)?;
         self.expect_death();
         self.forget_guest();
+        self.network.close();
         // Anything they would still write is discarded anyway.
         self.runtime.stop(self.id(), Duration::ZERO).await?;
         failpoint!("rollback.after_processes");

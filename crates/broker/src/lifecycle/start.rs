@@ -40,6 +40,7 @@ impl Supervisor {
         // The timeout restarts: a sandbox that was stopped at its timeout could not be used otherwise.
         self.meta_mut().began = self.shared.now();
         self.activity.touch();
+        self.expect_network();
         self.record(status).await?;
         failpoint!("start.after_intent");
         let launched = async {

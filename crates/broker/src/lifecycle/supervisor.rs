@@ -21,6 +21,7 @@ use super::snapshot::SnapshotIndex;
 use super::volume::Volume;
 use crate::error::Error;
 use crate::execs::{Execs, processes::Processes};
+use crate::network::NetworkRoom;
 use crate::ports::Ports;
 use crate::shared::Shared;
 use crate::stats::Space;
@@ -66,6 +67,7 @@ pub(crate) struct Supervisor {
     pub(crate) execs: Arc<Execs>,
     pub(crate) snapshots: Arc<SnapshotIndex>,
     pub(crate) volume: Volume,
+    pub(crate) network: Arc<NetworkRoom>,
     pub(super) told: PublishedState,
     inbox: mpsc::Receiver<Request>,
     destroys: watch::Receiver<usize>,
@@ -138,6 +140,7 @@ impl Supervisor {
             space: Space::default(),
             ports: Ports::default(),
             processes: Processes::default(),
+            network: Arc::default(),
             ended_because: Mutex::default(),
         });
         let supervisor = Self {
@@ -151,6 +154,7 @@ impl Supervisor {
             execs: Arc::clone(&handle.execs),
             snapshots: Arc::clone(&handle.snapshots),
             volume: handle.volume.clone(),
+            network: Arc::clone(&handle.network),
             told: PublishedState::Hushed,
             inbox,
             destroys,
@@ -228,6 +232,7 @@ impl Supervisor {
             Command::Pause(in_flight, reply) => answer(reply, self.pause(in_flight).await),
             Command::Resume(reply) => answer(reply, self.resume().await),
             Command::Amend(amendment, reply) => answer(reply, self.amend(*amendment).await),
+            Command::AmendNetwork(patch, reply) => answer(reply, self.amend_network(*patch).await),
             Command::Capture(layer, reply) => answer(reply, self.capture(&layer).await),
             Command::Snapshot(request, reply) => answer(reply, self.snapshot(*request).await),
             Command::DeleteSnapshot(id, reply) => answer(reply, self.delete_snapshot(&id).await),
@@ -304,6 +309,9 @@ impl Supervisor {
     /// Publishes a status, and its event if it is an outcome. A sandbox that does not run has no guest connection.
     pub(crate) fn publish(&mut self, status: Status) {
         let before = self.status();
+        if !matches!(status.state(), State::Creating | State::Running | State::Paused) {
+            self.network.close();
+        }
         self.published.send_modify(|published| {
             if !matches!(status.state(), State::Running | State::Paused) {
                 published.guest = None;

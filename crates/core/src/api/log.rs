@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::event::{Event, EventKind, SnapshotMade};
+use crate::network::Choice;
 use crate::{ExecId, SandboxId, SnapshotId, SnapshotName};
 
 /// One entry in the history of a sandbox.
@@ -69,6 +70,20 @@ pub enum Happening {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         snapshot: Option<SnapshotName>,
     },
+    NetworkChanged,
+    /// It wanted to reach what its policy refuses.
+    NetworkDenied {
+        host: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        port: Option<u16>,
+        reason: String,
+        count: u64,
+    },
+    NetworkDecided {
+        host: String,
+        port: u16,
+        choice: Choice,
+    },
     Exec {
         exec_id: ExecId,
         argv: Vec<String>,
@@ -123,7 +138,18 @@ impl Happening {
             }
             EventKind::SnapshotDeleted { name } => Self::SnapshotDeleted { name: name.clone() },
             EventKind::SnapshotPruned { name } => Self::SnapshotPruned { name: name.clone() },
+            EventKind::NetworkChanged {} => Self::NetworkChanged,
+            EventKind::NetworkDenied { host, port, reason, count } => Self::NetworkDenied {
+                host: host.clone(),
+                port: *port,
+                reason: reason.clone(),
+                count: *count,
+            },
+            EventKind::NetworkDecided { host, port, choice, .. } => {
+                Self::NetworkDecided { host: host.clone(), port: *port, choice: *choice }
+            }
             EventKind::SandboxDestroyed { .. }
+            | EventKind::NetworkRequested { .. }
             | EventKind::ExecStarted { .. }
             | EventKind::ExecEnded { .. }
             | EventKind::TemplateCreated { .. }

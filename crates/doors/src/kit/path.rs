@@ -66,6 +66,18 @@ names! {
     SnapshotName => NotASnapshotName;
     UploadId => NotAnUploadId;
     WebhookId => NotAWebhookId;
+    RequestNumber => NotARequestNumber;
+}
+
+/// The number of a request of a sandbox to reach a destination.
+pub struct RequestNumber(pub u64);
+
+impl FromStr for RequestNumber {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().map(Self)
+    }
 }
 
 pub fn parse<T: Name>(text: &str) -> Result<T, Refusal> {

@@ -38,6 +38,8 @@ pub enum Refusal {
     NotATool { text: String },
     #[error("there is no webhook {text:?}")]
     NotAWebhookId { text: String },
+    #[error("{text:?} is not the number of a request")]
+    NotARequestNumber { text: String },
     #[error("there is no upload {text:?}")]
     NotAnUploadId { text: String },
     #[error("{}{problem}", field.as_ref().map(|f| format!("{f}: ")).unwrap_or_default())]
@@ -119,6 +121,7 @@ impl Refusal {
             Self::NotASnapshotName { .. } => Code::SnapshotNotFound,
             Self::NotATool { .. } => Code::ToolNotFound,
             Self::NotAWebhookId { .. } => Code::WebhookNotFound,
+            Self::NotARequestNumber { .. } => Code::NetworkRequestNotFound,
             Self::NotAnUploadId { .. } => Code::UploadNotFound,
             Self::BodyMalformed { .. } => Code::MalformedBody,
             Self::BodyBroken { .. } => Code::BrokenBody,

@@ -13,9 +13,9 @@ use crate::kit::Refusal;
 use sandkeep_broker::parameter::{Kind, Misfit, Need, Parameter};
 use sandkeep_core::SpecDraft;
 use sandkeep_core::api::{
-    CreateProcess, CreateSnapshot, DeleteFile, DiffSandbox, FilePath, ForkSandbox, ListFiles,
-    ListSandboxes, MakeDirectory, MoveFile, PauseSandbox, ReadOutput, Revert, RollbackSandbox,
-    SealTurn, SignPortUrl,
+    AskForNetwork, CreateProcess, CreateSnapshot, DeleteFile, DiffSandbox, FilePath, ForkSandbox,
+    ListFiles, ListSandboxes, MakeDirectory, MoveFile, PauseSandbox, ReadOutput, Revert,
+    RollbackSandbox, SealTurn, SignPortUrl,
 };
 
 /// The definition of a call.
@@ -218,8 +218,8 @@ static ENTRIES: &[Entry] = &[
     )
     .names(&[])
     .takes(schema::body::<SpecDraft>)
-    // It may name files of the host.
-    .hides(&["source"]),
+    // A source may name files of the host, and a model is not told secrets.
+    .hides(&["source", "secrets"]),
     entry(
         "sandbox_list",
         "List sandboxes",
@@ -453,4 +453,13 @@ static ENTRIES: &[Entry] = &[
         |given| Ok(Call::Revert(given.sandbox()?, given.request()?)),
     )
     .takes(schema::body::<Revert>),
+    entry(
+        "network_request",
+        "Ask for a network destination",
+        "Ask the owner of the sandbox to allow a host that its network policy refuses, and say what you need it for. \
+                They decide; if they agree, connections to it work from then on.",
+        Effect::Adds,
+        |given| Ok(Call::AskForNetwork(given.sandbox()?, given.request()?)),
+    )
+    .takes(schema::body::<AskForNetwork>),
 ];

@@ -142,6 +142,7 @@ impl Direct {
                 let reverted = broker.revert(who, &id, &asked.snapshot, &asked.paths).await?;
                 json(Reverted { reverted })
             }
+            Call::AskForNetwork(id, asked) => json(broker.ask_for_network(who, &id, &asked)?),
         }
     }
 }

@@ -7,7 +7,9 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use sandkeep_broker::{Broker, LocalDirectory, Parts, Policy, SystemClock, telemetry::Telemetry};
+use sandkeep_broker::{
+    Broker, Egress, LocalDirectory, Parts, Policy, SystemClock, telemetry::Telemetry,
+};
 use sandkeep_core::{Privilege, SandboxId};
 use sandkeep_doors::auth::{Auth, KeyDraft, NewKey};
 use sandkeep_doors::kit::{Kit, Listener, Origins, serve};
@@ -69,6 +71,7 @@ async fn broker(dir: &tempfile::TempDir) -> Broker {
         journal: JournalLimits::default(),
         telemetry: Arc::new(Telemetry::default()),
         policy: Policy::default(),
+        egress: Egress::built_in(),
         clock: Arc::new(SystemClock),
         data,
     })

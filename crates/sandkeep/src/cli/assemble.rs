@@ -1,5 +1,7 @@
 //! Assembles a broker from its parts: the only module that knows all implementations.
 
+mod egress;
+
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -390,6 +392,7 @@ fn parts(
         journal: settings.journal,
         telemetry: Arc::new(Telemetry::default()),
         policy: policy(settings),
+        egress: egress::egress(settings)?,
         clock: Arc::new(SystemClock),
     })
 }

@@ -203,6 +203,10 @@ impl Exit {
             | Error::ProcessNotFound { .. }
             | Error::ProcessEnded { .. }
             | Error::CannotListen { .. }
+            | Error::OverCeiling(_)
+            | Error::Gateway { .. }
+            | Error::Secrets { .. }
+            | Error::NetworkAsk(_)
             | Error::SandboxFailed { .. }
             | Error::ShuttingDown
             | Error::Guest(_) => Self::RequestFailed,

@@ -70,9 +70,17 @@ fn details(what: Happening) -> String {
         Happening::SnapshotDeleted { name }
         | Happening::SnapshotPruned { name }
         | Happening::RolledBack { name } => vec![name.to_string()],
+        Happening::NetworkDenied { host, port, reason, count } => {
+            let to = port.map_or(host.clone(), |port| format!("{host}:{port}"));
+            let times = (count > 1).then(|| format!("{count} times")).unwrap_or_default();
+            vec![to, reason, times]
+        }
+        Happening::NetworkDecided { host, port, choice } => {
+            vec![format!("{host}:{port}"), words(choice)]
+        }
         Happening::Stopped { reason } | Happening::Paused { reason } => vec![words(reason)],
         Happening::Failed { reason } | Happening::RevertFailed { reason } => vec![reason],
-        Happening::Started | Happening::Resumed => Vec::new(),
+        Happening::Started | Happening::Resumed | Happening::NetworkChanged => Vec::new(),
     };
     let said: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
     said.join("  ")

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::cli::argument::{pair, seconds};
 use crate::cli::env_file::EnvArgs;
 use crate::cli::failure::Failure;
+use crate::cli::network_args::NetworkArgs;
 use crate::cli::source_args::SourceArgs;
 
 #[derive(Debug, clap::Args)]
@@ -43,6 +44,8 @@ pub struct SpecArgs {
     /// `root` allows package managers and sudo, inside the sandbox only
     #[arg(long, value_name = "none|root", value_parser = ["none", "root"])]
     privilege: Option<String>,
+    #[command(flatten)]
+    pub network: NetworkArgs,
     #[command(flatten)]
     pub source: SourceArgs,
 }
@@ -90,6 +93,10 @@ pub const OPTIONS: &[(&str, &str)] = &[
     ("resources.disk_mb", "--disk-mb"),
     ("resources.disk_total_mb", "--disk-total"),
     ("privilege", "--privilege"),
+    ("network.allow", "--allow"),
+    ("network.deny", "--deny"),
+    ("network", "--network"),
+    ("secrets", "--secret"),
     ("source.path", "--source-path"),
     ("source.git", "--source-git"),
     ("project", "--project"),
@@ -134,6 +141,7 @@ impl SpecArgs {
         ];
         let limits = given(limits);
         let env = self.env.read()?;
+        let (network, secrets) = self.network.read()?;
         spec.extend(given([
             ("template", self.template.map(Value::from)),
             ("runtime", self.runtime.map(Value::from)),
@@ -141,6 +149,8 @@ impl SpecArgs {
             ("labels", object(self.labels)),
             ("env", (!env.is_empty()).then(|| json!(env))),
             ("privilege", self.privilege.map(Value::from)),
+            ("network", network),
+            ("secrets", secrets),
             ("resources", (!limits.is_empty()).then_some(Value::Object(limits))),
         ]));
         Ok(Value::Object(spec))

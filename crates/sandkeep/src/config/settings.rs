@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::Surroundings;
 use super::audit::AuditSettings;
 use super::commands::{self, CommandSettings, PuristaSettings};
+use super::egress::EgressSettings;
 use super::identity::{OidcSettings, TlsSettings};
 use super::nats::{NatsSettings, UruleSettings};
 use sandkeep_broker::{PoolMarks, Profile, Quotas};
@@ -59,6 +60,8 @@ pub struct Settings {
     pub registry_ca: Option<PathBuf>,
     /// The credentials file of `docker login`.
     pub registry_auth: Option<PathBuf>,
+    /// The networks of sandboxes.
+    pub egress: EgressSettings,
     pub tls: TlsSettings,
     pub oidc: OidcSettings,
     pub limits: Limits,
@@ -128,6 +131,7 @@ impl Settings {
             outgoing_allow: Vec::new(),
             registry_ca: None,
             registry_auth: None,
+            egress: EgressSettings::default(),
             tls: TlsSettings::default(),
             oidc: OidcSettings::default(),
             limits: Limits::default(),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::settings::Settings;
 use super::value::{self, Invalid};
-use sandkeep_broker::{Network, Profile};
+use sandkeep_broker::Profile;
 use sandkeep_core::{OnTimeout, Privilege, limits};
 
 /// One setting of a `T`.
@@ -206,6 +206,7 @@ macro_rules! quota {
 }
 
 mod commands;
+mod egress;
 mod events;
 mod identity;
 mod nats;
@@ -216,6 +217,7 @@ pub fn rows() -> impl Iterator<Item = &'static Setting> {
     [
         GENERAL,
         outgoing::OUTGOING,
+        egress::EGRESS,
         identity::TLS,
         identity::OIDC,
         nats::NATS,
@@ -578,12 +580,8 @@ pub static PROFILE: &[ProfileRow] = &[
         "network",
         Shape::Text,
         "NETWORK",
-        "none: the sandbox has only its own loopback. No other value is supported yet",
-        set!(network, value::network),
-        |of| {
-            json!(match of.network {
-                Network::None => "none",
-            })
-        },
+        "What the sandbox may reach: none (its own loopback), open (every public host), entries such as python,api.example.com, or a policy as JSON",
+        set!(network, |text| value::network(text).map(Some)),
+        show!(network),
     ),
 ];

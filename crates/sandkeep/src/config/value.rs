@@ -9,7 +9,7 @@ use reqwest::Url;
 
 use super::commands::PuristaTrust;
 use super::nats::UruleEvents;
-use sandkeep_broker::Network;
+use sandkeep_core::network::{InvalidEntry, IpRange, Network};
 use sandkeep_core::{OnTimeout, Privilege, Scope, SnapshotName, limits};
 use sandkeep_outgoing::{Allowed, InvalidAllowed};
 use sandkeep_storage::{NoStorage, StorageChoice};
@@ -134,13 +134,24 @@ pub fn on_timeout(text: &str) -> Result<OnTimeout, Invalid> {
     choice(text, &[("destroy", Destroy), ("stop", Stop), ("pause", Pause)])
 }
 
+/// `none`, `open`, entries separated by commas, or a policy as JSON.
 pub fn network(text: &str) -> Result<Network, Invalid> {
-    match text {
-        "none" => Ok(Network::None),
-        _ => Err(Invalid::new(format!(
-            "{text:?} is not supported yet: use \"none\" (only its own loopback)"
-        ))),
-    }
+    let read = match text.trim() {
+        word @ ("none" | "open") => serde_json::from_value(word.into()),
+        policy if policy.starts_with('{') => serde_json::from_str(policy),
+        entries => {
+            let entries: Vec<&str> = entries.split(',').map(str::trim).collect();
+            serde_json::from_value(serde_json::json!({ "allow": entries }))
+        }
+    };
+    read.map_err(|error| Invalid::new(error.to_string()))
+}
+
+pub fn ip_ranges(text: &str) -> Result<Vec<IpRange>, Invalid> {
+    let range = |text: &str| {
+        text.trim().parse().map_err(|error: InvalidEntry| Invalid::new(error.to_string()))
+    };
+    text.split(',').filter(|text| !text.trim().is_empty()).map(range).collect()
 }
 
 /// A level, or a filter by module.

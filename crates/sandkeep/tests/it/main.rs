@@ -37,6 +37,7 @@ mod messages;
 mod names;
 #[cfg(feature = "nats")]
 mod nats;
+mod network;
 mod own_limits;
 mod parallel;
 mod pausing;

@@ -132,7 +132,13 @@ const LAYERS: &[Layer] = &[
         room: "core",
         forbidden: &["std::fs", "std::net", "std::process", "tokio"],
         // An address that an answer names is plain data.
-        except: &["std::net::SocketAddr"],
+        // Addresses are data.
+        except: &[
+            "std::net::SocketAddr",
+            "std::net::IpAddr",
+            "std::net::Ipv4Addr",
+            "std::net::Ipv6Addr",
+        ],
     },
 ];
 

@@ -35,7 +35,16 @@ from .._diff import Diff
 from .._errors import ApplyConflict, ApplyFailed, ConnectionLost, NotFound
 from .._local import local_daemon
 from .._output import OnLine
-from .._requests import Command, command_fields, milliseconds, shown, stdin_fields, whole_seconds, without_none
+from .._requests import (
+    Command,
+    command_fields,
+    milliseconds,
+    network_field,
+    shown,
+    stdin_fields,
+    whole_seconds,
+    without_none,
+)
 from .._settings import segment
 from ._platform import blocking
 from .execs import CAPTURE_BYTES, AsyncExec, run_command
@@ -118,6 +127,8 @@ class AsyncSandbox:
         slot: str | None = None,
         max_snapshots: int | None = None,
         snapshot_tool_calls: bool | None = None,
+        network: str | Sequence[str] | Mapping[str, Any] | None = None,
+        secrets: Mapping[str, Mapping[str, Any]] | None = None,
         keep: bool = False,
         local: bool = False,
         data_dir: str | os.PathLike[str] | None = None,
@@ -130,6 +141,10 @@ class AsyncSandbox:
           the sandbox. `source_exclude` are patterns of files to leave out, as in a `.gitignore` file. The snapshot `base` has
           the files as they arrived.
         - `timeout`, `idle_timeout`: seconds until `on_timeout`: `destroy` (default), `stop` or `pause`.
+        - `network`: what it may reach: `"none"` (default), `"open"`, entries such as `["python", "api.example.com"]`, or a
+          policy as in the API.
+        - `secrets`: `{"TOKEN": {"hosts": ["api.example.com"], "value": "…"}}`. Inside is a placeholder; these hosts get the
+          value.
         - `keep`: do not destroy it at the end of a `with` block.
         - `local`: if neither SANDKEEP_URL is set nor a daemon answers at the default URL, start one that ends with this
           program. It needs `sandkeep` on PATH (or SANDKEEP_BIN). Its files are temporary unless `data_dir` is given.
@@ -164,6 +179,8 @@ class AsyncSandbox:
                 slot=slot,
                 max_snapshots=max_snapshots,
                 snapshot_tool_calls=snapshot_tool_calls,
+                network=network,
+                secrets=secrets,
                 keep=keep,
             )
         except BaseException:
@@ -460,6 +477,22 @@ class AsyncSandbox:
 
     async def delete_snapshot(self, name: str) -> None:
         await self._http.delete(f"{self._path}/snapshots/{segment(name)}")
+
+    async def network(self) -> dict[str, Any]:
+        """Its policy, what each entry means, and what was used."""
+        return await self._http.get(f"{self._path}/network")
+
+    async def change_network(
+        self,
+        policy: str | Sequence[str] | Mapping[str, Any] | None = None,
+        *,
+        allow: Sequence[str] = (),
+        deny: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        """Replaces its policy, or adds entries to it. New connections follow it at once, and open ones that it does not
+        allow end."""
+        patch = without_none(policy=network_field(policy), add_allow=list(allow) or None, add_deny=list(deny) or None)
+        return await self._http.call("PATCH", f"{self._path}/network", body=patch)
 
     async def rollback(self, snapshot: str, *, force: bool = False) -> SandboxInfo:
         """Restores all files from a snapshot. All processes end; with `force` also running commands."""

@@ -15,6 +15,7 @@ use crate::images::record::KeptLayer;
 use crate::lifecycle::create::{Creation, NewSandbox, Origin, new_meta};
 use crate::lifecycle::handle::Handle;
 use crate::lifecycle::request::Command;
+use crate::network::Values;
 use crate::{Broker, policy::admission};
 use sandkeep_core::{
     ExecId, FileLocation, ImageDefaults, ImportId, PinnedImage, Privilege, Spec, SpecDraft, Terms,
@@ -95,7 +96,8 @@ impl Builder<'_> {
         let meta = new_meta(shared, self.owner.clone(), spec.of_build(), Terms::default());
         admission::check_row(&meta)?;
         let template = shared.template_of(&meta.spec)?;
-        let creation = Creation { template, origin: Origin::Template(None), claim: None };
+        let origin = Origin::Template(None);
+        let creation = Creation { template, origin, secrets: Values::new(), claim: None };
         let new = NewSandbox::new(shared, Arc::clone(runtime), meta, creation);
         shared.admit(std::slice::from_ref(&new.handle))?;
         let handle = Arc::clone(&new.handle);

@@ -106,6 +106,7 @@ impl Supervisor {
         match self.enter().await {
             Ok(guest) => {
                 info!(id = %self.id(), "adopted a running sandbox");
+                self.reopen_network(handle).await;
                 self.rejoin(handle, guest).await;
                 let shared = Arc::clone(&self.shared);
                 self.shared.tasks.spawn(ports::reopen(shared, Arc::clone(handle)));

@@ -21,11 +21,13 @@ impl Supervisor {
 
     /// Launches a sandbox that already exists.
     pub(crate) async fn launch(&mut self, root: Option<Root>) -> Result<(), Error> {
+        self.install_certificate(root.as_ref()).await?;
         let plan = self.plan(self.shared.template_of(&self.meta.spec)?.as_ref(), root);
         self.runtime.create(&plan).await?;
         failpoint!("start.after_runtime_create");
         self.runtime.start(&plan).await?;
         failpoint!("start.after_launch");
+        self.open_network_or_end().await?;
         self.enter().await.map(|_| ())
     }
 
@@ -64,7 +66,7 @@ impl Supervisor {
             privilege: self.meta.spec.privilege(),
             home: self.home.path().to_owned(),
             lifetime: self.shared.lifetime,
-            network: false,
+            network: self.meta.terms.network.prepared.network,
         }
     }
 

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 use super::harness::{Answer, Daemon};
 use crate::kit::Refusal;
 use crate::rest::problem::{Problem, status_of};
-use sandkeep_broker::error::Error;
+use sandkeep_broker::error::{AskError, Error, GatewayError};
+use sandkeep_core::network::OverCeiling;
 use sandkeep_core::{
     ExecId, SandboxId, ShellId, SnapshotId, SnapshotName, State, Verb,
     limits::{BODY_MAX_BYTES, GUEST_ANSWER},
@@ -191,6 +192,12 @@ fn errors() -> Vec<Error> {
         Error::SandboxFailed { id: id(), reason: "why".to_owned() },
         Error::DataDirInUse { path: "/d".to_owned(), pid: Some(7) },
         Error::DataDir { path: "/d".to_owned(), source: io() },
+        Error::OverCeiling(OverCeiling::NoNetwork),
+        Error::Gateway { id: id(), source: GatewayError::Sockets(io()) },
+        Error::Secrets { problem: "why".to_owned() },
+        Error::NetworkAsk(AskError::Unknown(1)),
+        Error::NetworkAsk(AskError::DoesNotAsk),
+        Error::NetworkAsk(AskError::TooMany),
         Error::ShuttingDown,
         StoreError::Exists { current: Revision(1) }.into(),
         StoreError::Conflict { current: None }.into(),

@@ -72,6 +72,7 @@ impl Relay {
             Call::Fork(id, asked) => json(client.fork(&id, &asked).await?),
             Call::Diff(id, asked) => client.diff(&id, &asked).await,
             Call::Revert(id, asked) => json(client.revert(&id, &asked).await?),
+            Call::AskForNetwork(id, asked) => json(client.ask_for_network(&id, &asked).await?),
         }
     }
 }
