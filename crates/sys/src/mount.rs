@@ -98,6 +98,17 @@ pub fn set_id_map(
     setattr(mount, set, NOSUID, fd as u64, Depth::One)
 }
 
+/// The same, but set-user-ID programs give nothing: for trees that others write to as well.
+pub fn map_ids_without_setuid(
+    mount: impl AsFd,
+    set: MountAttrFlags,
+    user_namespace: impl AsFd,
+) -> io::Result<()> {
+    let fd = user_namespace.as_fd().as_raw_fd();
+    let set = set | MountAttrFlags::MOUNT_ATTR_NOSUID;
+    setattr(mount, u64::from(set.bits()) | libc::MOUNT_ATTR_IDMAP, 0, fd as u64, Depth::One)
+}
+
 /// Whether the mount at a path can be id-mapped, by trying it on a private copy.
 pub fn can_be_id_mapped(path: &Path) -> io::Result<bool> {
     const STACK_BYTES: usize = 64 * 1024;
