@@ -29,6 +29,7 @@ mod port;
 mod process;
 #[cfg(any(test, feature = "conformance"))]
 pub mod promises;
+pub mod rules;
 mod sandbox_name;
 mod signal;
 mod slot;
