@@ -157,6 +157,8 @@ pub struct PlannedMount {
 pub enum MountSource {
     /// A directory of the host, and how the ids of its files are stored. Mounts below it are not visible.
     Dir(PathBuf, Ids),
+    /// The same, already opened, so that it is this one whatever has its name later. Not without root.
+    Opened(Arc<OwnedFd>, Ids),
     /// A detached mount, whose server knows the ids of the sandbox.
     Served(Arc<OwnedFd>),
 }

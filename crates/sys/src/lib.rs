@@ -6,6 +6,7 @@ pub mod capability;
 pub mod cgroup;
 pub mod container;
 pub mod dev;
+pub mod jail;
 pub mod landlock;
 pub mod launcher;
 pub mod loopdev;

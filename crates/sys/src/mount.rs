@@ -29,6 +29,14 @@ pub fn clone_at(dir: impl AsFd, path: &Path) -> io::Result<OwnedFd> {
     Ok(open_tree(dir, path, flags)?)
 }
 
+/// A detached copy of the mount of an open directory, from there on.
+pub fn clone_opened(directory: impl AsFd) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    Ok(open_tree(directory, "", flags)?)
+}
+
 /// The same with all nested mounts. Without root, only this kind of copy is allowed: otherwise files covered by mounts
 /// could be seen.
 pub fn clone_tree(path: &Path) -> io::Result<OwnedFd> {

@@ -43,7 +43,9 @@ pub(super) async fn a_tree_of_the_host_is_mounted_or_refused(lab: &Lab<'_>) -> R
     same("a file made while it runs", said.stdout.as_str(), "late")
 }
 
-pub(super) async fn a_tree_mounted_for_reading_is_not_written(lab: &Lab<'_>) -> Result<(), Failure> {
+pub(super) async fn a_tree_mounted_for_reading_is_not_written(
+    lab: &Lab<'_>,
+) -> Result<(), Failure> {
     if !lab.runtime().capabilities().mounts {
         return Ok(());
     }

@@ -51,7 +51,9 @@ impl Attachment {
             MountAccess::ReadWrite => {}
         }
         match (ids, self.ids) {
-            (Ids::Range { .. }, MountIds::Mapped) => mount::map_ids_without_setuid(mount, set, users),
+            (Ids::Range { .. }, MountIds::Mapped) => {
+                mount::map_ids_without_setuid(mount, set, users)
+            }
             (Ids::Range { .. }, MountIds::AsTheyAre) => mount::set_attributes(mount, set),
             // The only id already owns all of it.
             (Ids::Single, _) => mount::set_attributes_of_tree(mount, set),
@@ -61,11 +63,11 @@ impl Attachment {
     /// Attaches the mount below the working directory, which is the root.
     pub fn attach(&self, mount: &OwnedFd) -> io::Result<()> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let stay =
-            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let stay = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let root = rustix::fs::CWD;
         let target = openat2(root, self.target.as_str(), flags, Mode::empty(), stay)?;
-        let whole = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+        let whole =
+            MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
         Ok(move_mount(mount, "", target, "", whole)?)
     }
 }

@@ -21,8 +21,8 @@ use rustix::mount::MountAttrFlags;
 use rustix::process::{Gid, Signal, Uid};
 use rustix::thread::{CapabilitySet, LinkNameSpaceType, UnshareFlags};
 
-use super::{Attachment, Privilege};
 use super::bare::NEW_ROOT;
+use super::{Attachment, Privilege};
 use crate::landlock::Ruleset;
 use crate::namespace::{ChildStack, USER_ID};
 use crate::{capability, dev, mount, seccomp};

@@ -19,9 +19,7 @@ use super::{
 };
 use crate::cgroup::{MountKind, cgroup_mounts};
 use crate::landlock::{self, Ruleset};
-use crate::launcher::{
-    Attachment, Ids, Received, RootKind, Targets, guest_image, set_properties,
-};
+use crate::launcher::{Attachment, Ids, Received, RootKind, Targets, guest_image, set_properties};
 use crate::namespace::{self, ChildStack, IdMap};
 use crate::{dev, mount, seccomp, socket};
 
@@ -145,8 +143,7 @@ impl Things {
             Bundle::Passed => Some((at < fds.len()).then(|| fds.remove(at))?),
         };
         let entry = Some(staging.entry);
-        let targets =
-            Targets { binds: &staging.bind_targets, attachments: &staging.attachments };
+        let targets = Targets { binds: &staging.bind_targets, attachments: &staging.attachments };
         let (lifeline, root) = (staging.lifeline, &staging.root);
         let received = Received::sort(lifeline, root, targets, entry, Vec::new(), fds)?;
         Some(Self { received, bundle })
