@@ -3,6 +3,7 @@
 mod audit;
 mod bench;
 mod client;
+mod codebases;
 mod connect;
 mod engines;
 mod events;
@@ -20,6 +21,7 @@ use std::time::Duration;
 pub use audit::*;
 pub use bench::*;
 pub use client::*;
+pub use codebases::*;
 pub use connect::*;
 pub use engines::*;
 pub use events::*;
