@@ -223,6 +223,9 @@ enum Command {
     /// The short-lived process that becomes an external tool; started by the daemon itself
     #[command(hide = true)]
     Stage,
+    /// The process that serves a directory under its rules; started by the daemon itself
+    #[command(hide = true)]
+    Rulefs,
     /// Clean up after killed runs
     #[command(hide = true)]
     Sweep {
@@ -248,6 +251,9 @@ pub fn main() -> ExitCode {
     }
     if let Command::Stage = command {
         return sandkeep_sys::stage::main();
+    }
+    if let Command::Rulefs = command {
+        return sandkeep_rulefs::main();
     }
     sandkeep_outgoing::crypto::provide();
     let own_failure = match &command {
@@ -333,9 +339,11 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Version(args) => version::run(args),
         Command::Completions(args) => completions::run(args),
         Command::Sweep { dead } => with_threads(run::sweep(dead)),
-        Command::Serve(_) | Command::Config(_) | Command::Launcher { .. } | Command::Stage => {
-            unreachable!("they are done with before")
-        }
+        Command::Serve(_)
+        | Command::Config(_)
+        | Command::Launcher { .. }
+        | Command::Stage
+        | Command::Rulefs => unreachable!("they are done with before"),
     }
 }
 
