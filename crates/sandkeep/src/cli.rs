@@ -232,6 +232,9 @@ enum Command {
         directory: PathBuf,
         owner: u32,
     },
+    /// The process that serves a directory under its rules; started by the daemon itself
+    #[command(hide = true)]
+    Rulefs,
     /// Clean up after killed runs
     #[command(hide = true)]
     Sweep {
@@ -260,6 +263,9 @@ pub fn main() -> ExitCode {
     }
     if let Command::Jail { directory, owner } = &command {
         return sandkeep_sys::jail::main(directory, *owner);
+    }
+    if let Command::Rulefs = command {
+        return sandkeep_rulefs::main();
     }
     sandkeep_outgoing::crypto::provide();
     let own_failure = match &command {
@@ -350,7 +356,8 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         | Command::Config(_)
         | Command::Launcher { .. }
         | Command::Stage
-        | Command::Jail { .. } => unreachable!("they are done with before"),
+        | Command::Jail { .. }
+        | Command::Rulefs => unreachable!("they are done with before"),
     }
 }
 

@@ -7,6 +7,8 @@ pub const RULES_MAX: usize = 256;
 /// Maximum length of a pattern, and number of its segments.
 pub const RULE_PATTERN_MAX_BYTES: usize = 1024;
 pub const RULE_SEGMENTS_MAX: usize = 32;
+/// All patterns of one sandbox together.
+pub const RULE_PATTERNS_MAX_BYTES: usize = 64 * 1024;
 
 /// How many names are examined to find out whether a directory leads to anything readable; then it is hidden.
 pub const RULEFS_WAY_MAX_NAMES: usize = 50_000;
@@ -20,10 +22,11 @@ pub const RULEFS_THREADS: usize = 2;
 pub const RULEFS_WRITE_MAX_BYTES: usize = 1024 * 1024;
 /// Maximum size of one extended attribute.
 pub const RULEFS_XATTR_MAX_BYTES: usize = 64 * 1024;
-/// Invalidations that may be queued for the kernel.
-pub const RULEFS_NOTICES_MAX: usize = 1_024;
-/// Maximum size of a control message. It must hold the longest rules.
-pub const RULEFS_MESSAGE_MAX_BYTES: usize = 512 * 1024;
+/// Maximum size of a control message. It must hold the longest rules and all recorded refusals, and fit a socket.
+pub const RULEFS_MESSAGE_MAX_BYTES: usize = 128 * 1024;
+/// Recorded refusals, and the maximum length of their paths; the end of a longer one is kept.
+pub const RULEFS_REFUSALS_MAX: usize = 64;
+pub const RULEFS_REFUSAL_PATH_MAX_BYTES: usize = 1024;
 /// How long a server may take to start, and to answer a control message.
 pub const RULEFS_START: Duration = Duration::from_secs(10);
 pub const RULEFS_ANSWER: Duration = Duration::from_secs(30);

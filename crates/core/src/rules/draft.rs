@@ -21,6 +21,8 @@ pub struct RulesDraft {
 pub enum InvalidRules {
     #[error("{count} rules are more than {}", limits::RULES_MAX)]
     TooMany { count: usize },
+    #[error("all patterns together have more than {} bytes", limits::RULE_PATTERNS_MAX_BYTES)]
+    TooLong,
     /// `at` counts from 0, the rules of a preset included.
     #[error("rule {pattern:?}: {problem}")]
     Pattern { at: usize, pattern: String, problem: String },

@@ -89,6 +89,10 @@ impl Rules {
         if rules.len() > limits::RULES_MAX {
             return Err(InvalidRules::TooMany { count: rules.len() });
         }
+        let total: usize = rules.iter().map(|rule| rule.pattern.len()).sum();
+        if total > limits::RULE_PATTERNS_MAX_BYTES {
+            return Err(InvalidRules::TooLong);
+        }
         let parse = |(at, rule): (usize, &Rule)| {
             let pattern = Pattern::parse(rule).map_err(|problem| InvalidRules::Pattern {
                 at,
@@ -121,6 +125,16 @@ impl Rules {
             rule.pattern.goes_on(at).then_some((index, at))
         });
         State { live: live.collect(), hidden_by: None }
+    }
+
+    /// The permission of the root itself: that of the first rule that is about the whole tree, but at least `view`.
+    pub fn of_root(&self) -> Permission {
+        let is_whole = |rule: &&Ordered| {
+            rule.pattern.matches(rule.pattern.start())
+                || rule.pattern.subtree().is_some_and(|path| path.is_empty())
+        };
+        let first = self.ordered.iter().find(is_whole).map(|rule| rule.permission);
+        first.unwrap_or(Permission::None).max(Permission::View)
     }
 
     /// The permission of a name in a directory.
@@ -157,7 +171,7 @@ impl Rules {
         }
         let may_lead_on = self.may_reach(&state, Permission::View);
         let Some((permission, by, from_above)) = last else {
-            return Decision { permission: Permission::View, reason: Reason::Root, may_lead_on };
+            return Decision { permission: self.of_root(), reason: Reason::Root, may_lead_on };
         };
         let rule = by.map(|index| &self.rules[self.ordered[usize::from(index)].at]);
         let reason = match rule {

@@ -121,6 +121,9 @@ fn the_root_is_never_hidden() {
     assert_eq!(of(&rules, "/"), View);
     assert_eq!(of(&rules, "src/a"), Read);
     assert_eq!(of(&rules, "lib"), None);
+    // Its own attributes may be changed if the whole tree may be.
+    assert_eq!(of(&super::tests::rules(&[("**/*", Write, 0)]), "/"), Write);
+    assert_eq!(of(&super::tests::rules(&[("**/*", Write, 0), ("**", Read, 1)]), "/"), Read);
 }
 
 #[test]
@@ -176,6 +179,8 @@ fn patterns_that_would_be_misunderstood_are_refused() {
     assert!(problem(Rule::new(deep, Read)).contains("segments"));
     let many = vec![Rule::new("a", Read); limits::RULES_MAX + 1];
     assert!(Rules::new(many).unwrap_err().to_string().contains("257"));
+    let long = vec![Rule::new("a".repeat(limits::RULE_PATTERN_MAX_BYTES), Read); 65];
+    assert_eq!(Rules::new(long).unwrap_err(), InvalidRules::TooLong);
     // Names that exist: routes of web frameworks.
     assert_eq!(of(&rules(&[("app/[id]/page.tsx", Read, 0)]), "app/[id]/page.tsx"), Read);
 }
@@ -335,7 +340,7 @@ proptest! {
         paths in prop::collection::vec(a_path(), 1..12),
     ) {
         let engine = Rules::new(rules.clone()).unwrap();
-        for path in &paths {
+        for path in paths.iter().filter(|path| !path.is_empty()) {
             let decision = engine.decide(path.join("/"));
             prop_assert_eq!(decision.permission, brute::decide(&rules, path).0, "{:?}", path);
             let visible = below(path).iter().any(|path| brute::decide(&rules, path).0 > None);
