@@ -17,6 +17,7 @@ mod files;
 mod jail;
 mod mounting;
 mod row;
+mod serving;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -40,7 +41,8 @@ use sandkeep_storage::{Base, Quota};
 use sandkeep_store::{SqliteStore, StoreError};
 use sandkeep_tree::{Ids, Root};
 
-pub(crate) use mounting::{mounts, wanted};
+pub(crate) use mounting::{adopt, is_served, mounts, replace_served, wanted};
+pub(crate) use serving::end as end_server;
 
 /// The part of a volume that is the codebase.
 const TREE: &str = "tree";
@@ -50,6 +52,8 @@ pub(crate) struct Codebases {
     all: Mutex<BTreeMap<CodebaseId, Row>>,
     /// Places for work on their files.
     work: Slots,
+    /// Who keeps the rules that mounts cannot keep.
+    serving: serving::Serving,
 }
 
 impl Default for Codebases {
@@ -58,7 +62,7 @@ impl Default for Codebases {
             "file operations on codebases at once of one organization",
             limits::CODEBASE_WORK_AT_ONCE_MAX,
         );
-        Self { all: Mutex::default(), work }
+        Self { all: Mutex::default(), work, serving: serving::Serving::default() }
     }
 }
 

@@ -98,6 +98,13 @@ pub enum Error {
     #[error("codebase {name} is being {doing}")]
     CodebaseBusy { name: CodebaseName, doing: &'static str },
 
+    /// One of two sandboxes would not see what the other changes.
+    #[error("codebase {name} is in use by {holder}, and only one of both can have it")]
+    CodebaseExclusive { name: CodebaseName, holder: SandboxId },
+
+    #[error("{problem}")]
+    RulesServer { problem: String },
+
     /// Mounts alone cannot keep them, and there is nothing else here.
     #[error("rules: {problem}")]
     RulesNotServed { problem: String },

@@ -297,6 +297,12 @@ codes! {
     CodebaseInUse "codebase_in_use" Conflict Useless
         "sandboxes have the codebase"
         "destroy those that the detail names first; stopped ones count, because they can be started";
+    CodebaseExclusive "codebase_exclusive" Conflict Useless
+        "a sandbox whose rules need a server has its codebase alone"
+        "stop the sandbox that the detail names, or use rules that mounts alone can keep, such as full-access or read-only";
+    RulesServerFailed "rules_server_failed" Internal Useful
+        "the server that keeps the rules of a codebase failed"
+        "start the sandbox again; if that fails too, look at the daemon's log";
     CodebaseBusy "codebase_busy" Conflict Useful
         "the codebase is being created or deleted"
         "wait until GET /api/v1/codebases/{id} says that it is ready, or not found";

@@ -61,6 +61,8 @@ pub const KEYS_REQUIRED: &str = "keys-required";
 pub const GUEST_SOCKET: &str = "guest.sock";
 /// Records which sandboxes exist, if the daemon has no cgroups for that.
 pub const MADE: &str = "made";
+/// The directory of the sockets of servers that keep the rules of codebases.
+pub const RULES: &str = "rules";
 
 const LOCK: &str = "lock";
 const INSTANCE: &str = "instance";

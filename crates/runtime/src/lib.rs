@@ -159,8 +159,8 @@ pub enum MountSource {
     Dir(PathBuf, Ids),
     /// The same, already opened, so that it is this one whatever has its name later. Not without root.
     Opened(Arc<OwnedFd>, Ids),
-    /// A detached mount, whose server knows the ids of the sandbox.
-    Served(Arc<OwnedFd>),
+    /// A detached mount of a server that shows ids as they are on the disk.
+    Served(Arc<OwnedFd>, Ids),
 }
 
 impl Plan {

@@ -157,7 +157,7 @@ fn request<'a>(
 fn named_mount(mount: &PlannedMount) -> io::Result<Vec<u8>> {
     match &mount.source {
         MountSource::Dir(path, _) => Ok(path.as_os_str().as_bytes().to_owned()),
-        MountSource::Opened(..) | MountSource::Served(_) => Err(io::ErrorKind::Unsupported.into()),
+        MountSource::Opened(..) | MountSource::Served(..) => Err(io::ErrorKind::Unsupported.into()),
     }
 }
 

@@ -11,14 +11,27 @@ use toolbox::{
 };
 
 use super::jail::Jail;
-use super::tree_of;
+use super::{serving, tree_of};
 use crate::Broker;
 use crate::error::Error;
 use crate::inside::files::{FileStream, FileUpload};
 use crate::inside::toolbox::{ToolboxRun, begin_in_jail};
+use crate::shared::Shared;
 use sandkeep_core::api::CodebaseSize;
-use sandkeep_core::{CodebaseRef, Principal, limits};
+use sandkeep_core::{CodebaseId, CodebaseRef, Principal, limits};
 use sandkeep_sys::namespace::USER_ID;
+
+/// Tells the servers of sandboxes that something in a codebase has changed.
+struct Told {
+    shared: Arc<Shared>,
+    codebase: CodebaseId,
+}
+
+impl Told {
+    async fn tell(self) {
+        serving::changed(&self.shared, &self.codebase).await;
+    }
+}
 
 impl Broker {
     async fn work_on(
@@ -35,6 +48,46 @@ impl Broker {
         let cancelled = CancellationToken::new();
         let jail = Arc::new(Jail { tree, owner: ids.on_disk(USER_ID), cancelled });
         begin_in_jail(shared, jail, operation, timeout, slot).await
+    }
+
+    /// The same for what may change something: when it is done, servers of sandboxes are told.
+    async fn change(
+        &self,
+        who: &Principal,
+        which: &CodebaseRef,
+        operation: Operation,
+        timeout: Option<Duration>,
+    ) -> Result<(ToolboxRun, Told), Error> {
+        let row = self.shared.codebases.ready(who, which)?;
+        let told = Told { shared: Arc::clone(&self.shared), codebase: row.id.clone() };
+        let which = CodebaseRef::from(&row.id);
+        Ok((self.work_on(who, &which, operation, timeout).await?, told))
+    }
+
+    async fn change_at_once<T: serde::de::DeserializeOwned>(
+        &self,
+        who: &Principal,
+        which: &CodebaseRef,
+        operation: Operation,
+    ) -> Result<T, Error> {
+        let (mut run, told) =
+            self.change(who, which, operation, Some(limits::TOOLBOX_SHORT)).await?;
+        let answer = run.answer().await;
+        told.tell().await;
+        answer
+    }
+
+    async fn upload_to_codebase<T>(
+        &self,
+        who: &Principal,
+        which: &CodebaseRef,
+        operation: Operation,
+    ) -> Result<FileUpload<T>, Error>
+    where
+        T: serde::de::DeserializeOwned,
+    {
+        let (run, told) = self.change(who, which, operation, None).await?;
+        Ok(FileUpload::of(run, Box::pin(async move { told.tell().await })))
     }
 
     async fn short(
@@ -89,7 +142,7 @@ impl Broker {
         which: &CodebaseRef,
         request: WriteFile,
     ) -> Result<FileUpload<Written>, Error> {
-        Ok(FileUpload::of(self.work_on(who, which, Operation::Write(request), None).await?))
+        self.upload_to_codebase(who, which, Operation::Write(request)).await
     }
 
     pub async fn remove_codebase_file(
@@ -99,7 +152,11 @@ impl Broker {
         path: RawPath,
         reach: Reach,
     ) -> Result<(), Error> {
-        self.work_on(who, which, Operation::Remove { path, reach }, None).await?.answer().await
+        let remove = Operation::Remove { path, reach };
+        let (mut run, told) = self.change(who, which, remove, None).await?;
+        let answer = run.answer().await;
+        told.tell().await;
+        answer
     }
 
     pub async fn list_codebase_files(
@@ -117,7 +174,7 @@ impl Broker {
         which: &CodebaseRef,
         request: MakeDirectory,
     ) -> Result<Entry, Error> {
-        self.short(who, which, Operation::MakeDirectory(request)).await?.answer().await
+        self.change_at_once(who, which, Operation::MakeDirectory(request)).await
     }
 
     pub async fn move_codebase_file(
@@ -126,7 +183,7 @@ impl Broker {
         which: &CodebaseRef,
         request: MoveEntry,
     ) -> Result<Entry, Error> {
-        self.short(who, which, Operation::Move(request)).await?.answer().await
+        self.change_at_once(who, which, Operation::Move(request)).await
     }
 
     pub async fn change_codebase_mode(
@@ -135,7 +192,7 @@ impl Broker {
         which: &CodebaseRef,
         request: ChangeMode,
     ) -> Result<Entry, Error> {
-        self.short(who, which, Operation::ChangeMode(request)).await?.answer().await
+        self.change_at_once(who, which, Operation::ChangeMode(request)).await
     }
 
     /// A directory or a file as a tar archive.
@@ -157,6 +214,6 @@ impl Broker {
         which: &CodebaseRef,
         request: UnpackArchive,
     ) -> Result<FileUpload<Unpacked>, Error> {
-        Ok(FileUpload::of(self.work_on(who, which, Operation::Unpack(request), None).await?))
+        self.upload_to_codebase(who, which, Operation::Unpack(request)).await
     }
 }

@@ -1,14 +1,14 @@
 //! A codebase in a sandbox: whether it can be mounted, how its rules are kept, and what the runtime mounts.
 //!
 //! Rules that allow the same everywhere, or only read but for some directories that are also written, are kept by
-//! mounts alone. No others can be: then the sandbox is not created.
+//! mounts alone. A server keeps all others (`serving`); where there can be none, the sandbox is not created.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::OFlags;
 
-use super::tree_of;
+use super::{serving, tree_of};
 use crate::Broker;
 use crate::error::Error;
 use crate::lifecycle::amend::{Amendment, Restart};
@@ -16,7 +16,7 @@ use crate::shared::Shared;
 use sandkeep_core::api::{CheckRules, CheckedPath, CheckedRules, SandboxRules, ServedBy};
 use sandkeep_core::rules::{Plain, PlainAccess, RulePreset, Rules, RulesDraft};
 use sandkeep_core::{
-    CodebaseMode, CodebaseMount, CodebaseRef, Principal, SandboxId, Spec, SpecDraft, Terms,
+    CodebaseMode, CodebaseMount, CodebaseRef, Principal, SandboxId, Spec, SpecDraft, State, Terms,
     TermsPatch, limits,
 };
 use sandkeep_runtime::{MountAccess, MountSource, PlannedMount, Runtime};
@@ -43,8 +43,8 @@ pub(crate) fn wanted(
             "sandboxes work on the codebase itself here; leave it out, or give shared".to_owned();
         return Err(Error::InvalidField { field: "codebase_mode", problem });
     }
-    plain(draft.rules.as_ref())?;
     let mount = CodebaseMount { codebase: row.id, name: row.name, path, mode };
+    check_alone(shared, &mount, None, &kept(draft.rules.as_ref())?)?;
     Ok(Some(Attaching { mount }))
 }
 
@@ -72,25 +72,74 @@ fn checked(rules: &RulesDraft) -> Result<Rules, Error> {
     rules.check().map_err(|error| wrong(error.to_string()))
 }
 
-/// The mounts that keep these rules.
-fn plain(rules: Option<&RulesDraft>) -> Result<Plain, Error> {
-    let refused = |problem: &str| Err(Error::RulesNotServed { problem: problem.to_owned() });
-    let alone = !rustix::process::geteuid().is_root();
-    match checked(&or_all(rules))?.plain() {
-        Some(plain) if alone && !plain.writable.is_empty() => refused(
-            "a daemon without root mounts a codebase as a whole, all of it readable or all of it writable",
-        ),
-        Some(plain) if plain.writable.len() <= limits::CODEBASE_MOUNTS_MAX => Ok(plain),
-        Some(_) => refused("they have more writable directories than can be mounted one by one"),
-        None => {
-            refused("mounts alone cannot keep them, because they hide files or judge by patterns")
+/// Who keeps some rules.
+enum Kept {
+    ByMounts(Plain),
+    ByServer(Rules),
+}
+
+fn kept(rules: Option<&RulesDraft>) -> Result<Kept, Error> {
+    let rules = checked(&or_all(rules))?;
+    let can_mount = |plain: &Plain| {
+        let most = match rustix::process::geteuid().is_root() {
+            true => limits::CODEBASE_MOUNTS_MAX,
+            // It attaches trees by their paths, which are not what they were when it checked them.
+            false => 0,
+        };
+        plain.writable.len() <= most
+    };
+    if let Some(plain) = rules.plain().filter(can_mount) {
+        return Ok(Kept::ByMounts(plain));
+    }
+    match sandkeep_rulefs::unusable() {
+        None => Ok(Kept::ByServer(rules)),
+        Some(reason) => {
+            let problem = format!("mounts alone cannot keep them, and {reason}");
+            Err(Error::RulesNotServed { problem })
         }
     }
 }
 
-/// What a runtime mounts in a sandbox with these terms.
+/// The rules of a sandbox with these terms.
+pub(super) fn rules_of(terms: &Terms) -> Result<Rules, Error> {
+    checked(&or_all(terms.rules.as_ref()))
+}
+
+/// Whether a server keeps the rules of a sandbox with these terms.
+pub(crate) fn is_served(terms: &Terms) -> bool {
+    matches!(kept(terms.rules.as_ref()), Ok(Kept::ByServer(_)))
+}
+
+fn served_by(terms: &Terms) -> ServedBy {
+    if is_served(terms) { ServedBy::Fuse } else { ServedBy::Bind }
+}
+
+/// A sandbox that is served has its codebase alone, because its server knows only of what passes through it. Those
+/// that do not run change nothing; they are judged when they start.
+fn check_alone(
+    shared: &Shared,
+    codebase: &CodebaseMount,
+    own: Option<&SandboxId>,
+    kept: &Kept,
+) -> Result<(), Error> {
+    let holder = super::users(shared, &codebase.codebase).into_iter().find(|id| {
+        let Some(other) = shared.supervised(id).filter(|_| Some(id) != own) else { return false };
+        let runs = match other.published.borrow().status.state() {
+            State::Stopped | State::Failed => false,
+            State::Creating | State::Running | State::Paused | State::Destroying => true,
+        };
+        runs && (matches!(kept, Kept::ByServer(_)) || is_served(&other.meta().terms))
+    });
+    match holder {
+        None => Ok(()),
+        Some(holder) => Err(Error::CodebaseExclusive { name: codebase.name.clone(), holder }),
+    }
+}
+
+/// What a runtime mounts in a sandbox that is about to be launched. Starts the server of its rules, if they need one.
 pub(crate) async fn mounts(
     shared: &Arc<Shared>,
+    id: &SandboxId,
     spec: &Spec,
     terms: &Terms,
 ) -> Result<Vec<PlannedMount>, Error> {
@@ -98,9 +147,18 @@ pub(crate) async fn mounts(
     let missing = || Error::CodebaseNotFound { text: codebase.codebase.to_string() };
     let row = shared.codebases.all().get(&codebase.codebase).cloned().ok_or_else(missing)?;
     row.check_ready()?;
-    let Plain { root, writable } = plain(terms.rules.as_ref())?;
+    let kept = kept(terms.rules.as_ref())?;
+    check_alone(shared, codebase, Some(id), &kept)?;
     let (tree, ids) = tree_of(shared, &codebase.codebase).await?;
     let target = codebase.path.trim_start_matches('/').to_owned();
+    let Plain { root, writable } = match kept {
+        Kept::ByMounts(plain) => plain,
+        Kept::ByServer(rules) => {
+            let mount = serving::serve(shared, id, &tree, &rules).await?;
+            let source = MountSource::Served(Arc::new(mount), ids);
+            return Ok(vec![PlannedMount { source, target, access: MountAccess::ReadWrite }]);
+        }
+    };
     let access = match root {
         PlainAccess::Read => MountAccess::Read,
         PlainAccess::Write => MountAccess::ReadWrite,
@@ -113,6 +171,19 @@ pub(crate) async fn mounts(
         mounts.push(PlannedMount { source, target, access: MountAccess::ReadWrite });
     }
     Ok(mounts)
+}
+
+/// Finds the server of a sandbox that an earlier daemon left running, if its rules need one.
+pub(crate) async fn adopt(
+    shared: &Arc<Shared>,
+    id: &SandboxId,
+    spec: &Spec,
+    terms: &Terms,
+) -> Result<(), Error> {
+    match spec.codebase() {
+        Some(_) if is_served(terms) => serving::adopt(shared, id).await,
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// A directory of the tree, as it is now: no link is followed, because sandboxes may have put it there.
@@ -138,10 +209,12 @@ impl Broker {
         if meta.spec.codebase().is_none() {
             return Err(without(id));
         }
-        Ok(SandboxRules { rules: or_all(meta.terms.rules.as_ref()), served: ServedBy::Bind })
+        let rules = or_all(meta.terms.rules.as_ref());
+        Ok(SandboxRules { rules, served: served_by(&meta.terms) })
     }
 
-    /// Replaces the rules of a stopped sandbox.
+    /// Replaces the rules of a sandbox: at once where a server keeps the old ones and can keep the new ones, else only
+    /// if it is stopped.
     pub async fn replace_rules(
         &self,
         who: &Principal,
@@ -149,7 +222,7 @@ impl Broker {
         rules: RulesDraft,
     ) -> Result<SandboxRules, Error> {
         self.sandbox_rules(who, id)?;
-        plain(Some(&rules))?;
+        kept(Some(&rules))?;
         let patch = TermsPatch::default();
         let amendment = Amendment { patch, restart: Restart::No, rules: Some(rules) };
         let handle = self.shared.find(who, id)?;
@@ -178,6 +251,18 @@ impl Broker {
         self.shared.codebases.find(who, which)?;
         judge(&or_all(request.rules.as_ref()), &request.paths)
     }
+}
+
+/// Has the server of a running sandbox keep other rules from now on.
+pub(crate) async fn replace_served(
+    shared: &Arc<Shared>,
+    id: &SandboxId,
+    terms: &Terms,
+) -> Result<(), Error> {
+    let Some(server) = shared.codebases.serving.of(id) else {
+        return Err(Error::RulesServer { problem: serving::LOST.to_owned() });
+    };
+    server.replace_rules(&rules_of(terms)?).await.map(drop).map_err(serving::failed)
 }
 
 fn without(id: &SandboxId) -> Error {

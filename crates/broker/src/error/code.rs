@@ -32,6 +32,8 @@ impl Error {
             Self::CodebaseExists { .. } => Code::CodebaseExists,
             Self::CodebaseInUse { .. } => Code::CodebaseInUse,
             Self::CodebaseBusy { .. } => Code::CodebaseBusy,
+            Self::CodebaseExclusive { .. } => Code::CodebaseExclusive,
+            Self::RulesServer { .. } => Code::RulesServerFailed,
             Self::RulesNotServed { .. } => Code::RulesNotServed,
             Self::WebhookNotFound { .. } => Code::WebhookNotFound,
             Self::UploadNotFound { .. } => Code::UploadNotFound,

@@ -2,6 +2,7 @@
 //! a file of a volume for it.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -36,11 +37,16 @@ impl FileStream {
 pub struct FileUpload<T> {
     run: ToolboxRun,
     answer: std::marker::PhantomData<fn() -> T>,
+    /// What is done before the caller learns of the end.
+    afterwards: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
 impl<T: serde::de::DeserializeOwned> FileUpload<T> {
-    pub(crate) fn of(run: ToolboxRun) -> Self {
-        Self { run, answer: std::marker::PhantomData }
+    pub(crate) fn of(
+        run: ToolboxRun,
+        afterwards: Pin<Box<dyn Future<Output = ()> + Send>>,
+    ) -> Self {
+        Self { run, answer: std::marker::PhantomData, afterwards: Some(afterwards) }
     }
 
     /// The input for its bytes, and their end.
@@ -53,7 +59,11 @@ impl<T: serde::de::DeserializeOwned> FileUpload<T> {
         mut self,
         sending: impl Future<Output = Result<(), E>>,
     ) -> Result<T, E> {
-        self.run.answer_while(sending).await
+        let answer = self.run.answer_while(sending).await;
+        if let Some(afterwards) = self.afterwards.take() {
+            afterwards.await;
+        }
+        answer
     }
 }
 
@@ -220,7 +230,7 @@ impl Broker {
         operation: Operation,
     ) -> Result<FileUpload<T>, Error> {
         let run = self.run(who, id, ToolboxRequest::long(operation)).await?;
-        Ok(FileUpload { run, answer: std::marker::PhantomData })
+        Ok(FileUpload { run, answer: std::marker::PhantomData, afterwards: None })
     }
 
     async fn run(

@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
+use tracing::warn;
+
 use super::handle::Handle;
 use super::request::Command;
 use super::supervisor::Supervisor;
 use crate::Broker;
+use crate::codebases;
 use crate::error::Error;
 use crate::policy::admission;
 use crate::view::View;
@@ -80,9 +83,15 @@ impl Supervisor {
         let (status, _) = self.next(Trigger::Begin(Verb::Amend))?;
         let mut terms = self.meta.terms.patched(&amendment.patch, &self.shared.policy.timeouts)?;
         if let Some(rules) = amendment.rules {
-            // Mounts keep the rules, and a mount stays as it is while something runs on it.
-            if self.status().state() != State::Stopped {
-                let (id, state) = (self.id().clone(), self.status().state());
+            let before = terms.clone();
+            terms.rules = Some(rules);
+            let served = codebases::is_served(&before) && codebases::is_served(&terms);
+            let state = self.status().state();
+            if served && state == State::Running {
+                codebases::replace_served(&self.shared, self.id(), &terms).await?;
+            } else if state != State::Stopped {
+                // What mounts keep stays as it is while something runs on them.
+                let id = self.id().clone();
                 return Err(Error::WrongState {
                     id,
                     state,
@@ -90,7 +99,6 @@ impl Supervisor {
                     helps: Some(Verb::Stop),
                 });
             }
-            terms.rules = Some(rules);
         }
         admission::check_terms(&terms, self.runtime.as_ref(), &self.shared.policy)?;
         let began = match amendment.restart {
@@ -116,6 +124,7 @@ impl Supervisor {
         };
         if let Err(error) = recorded {
             self.meta = before;
+            self.give_back_rules().await;
             self.give_up_name(rename.flatten()).await;
             return Err(error);
         }
@@ -127,5 +136,20 @@ impl Supervisor {
         failpoint!("amend.after_meta");
         self.set_alarm();
         Ok(())
+    }
+
+    /// A server that was told of rules which could not be recorded keeps the recorded ones again.
+    async fn give_back_rules(&self) {
+        let has_codebase = self.meta.spec.codebase().is_some();
+        if !has_codebase
+            || self.status().state() != State::Running
+            || !codebases::is_served(&self.meta.terms)
+        {
+            return;
+        }
+        let told = codebases::replace_served(&self.shared, self.id(), &self.meta.terms).await;
+        if let Err(error) = told {
+            warn!(id = %self.id(), %error, "a server keeps rules that are not recorded");
+        }
     }
 }

@@ -74,6 +74,8 @@ impl Supervisor {
     pub(crate) async fn tear_down(&mut self) -> Result<(), Error> {
         // Only the runtime that created it can confirm that nothing is left.
         self.shared.runtime(self.meta.spec.runtime())?;
+        // First, so that no process of the sandbox can wait for it while it is killed.
+        self.end_server().await?;
         self.runtime.destroy(self.id()).await?;
         failpoint!("destroy.after_runtime");
         // A concurrent fork gets all of it, or an error that it is gone.

@@ -61,6 +61,7 @@ impl Supervisor {
             }
             Err(cause) => {
                 self.expect_death();
+                self.end_server_or_warn().await;
                 let failure = Trigger::Failed(Operation::Start, with_causes(&cause));
                 let status = self.after(failure);
                 self.settle(status).await;

@@ -36,6 +36,7 @@ impl Supervisor {
     pub(crate) async fn finish_stop(&mut self) -> Result<(), Error> {
         self.expect_death();
         let result = self.end_processes().await;
+        self.end_server_or_warn().await;
         failpoint!("stop.after_processes");
         let event = match &result {
             Ok(()) => Trigger::Done(Operation::Stop),

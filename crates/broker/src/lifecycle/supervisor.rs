@@ -267,6 +267,7 @@ impl Supervisor {
         });
         let reason = ended.unwrap_or(death.reason);
         info!(id = %self.id(), reason, "a sandbox died");
+        self.end_server_or_warn().await;
         let (status, next) = self.next(Trigger::Died(reason)).expect("a death is never denied");
         if next == Next::Record {
             self.settle(status).await;

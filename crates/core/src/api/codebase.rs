@@ -82,6 +82,8 @@ pub struct MountedCodebase {
 pub enum ServedBy {
     /// By mounts alone: as fast as any other directory.
     Bind,
+    /// By a FUSE server of the sandbox's own, which judges every name.
+    Fuse,
 }
 
 /// The rules of a sandbox's codebase.

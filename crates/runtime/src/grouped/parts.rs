@@ -118,7 +118,7 @@ fn detached(source: &MountSource) -> io::Result<OwnedFd> {
     match source {
         MountSource::Dir(path, _) => mount::clone_path(path),
         MountSource::Opened(directory, _) => mount::clone_opened(directory),
-        MountSource::Served(mount) => mount.try_clone(),
+        MountSource::Served(mount, _) => mount.try_clone(),
     }
 }
 
@@ -127,12 +127,12 @@ fn attachment(mount: &PlannedMount) -> Attachment {
         target: mount.target.clone(),
         access: mount.access,
         ids: match mount.source {
-            MountSource::Dir(_, Ids::Plain) | MountSource::Opened(_, Ids::Plain) => {
-                MountIds::Mapped
-            }
+            MountSource::Dir(_, Ids::Plain)
+            | MountSource::Opened(_, Ids::Plain)
+            | MountSource::Served(_, Ids::Plain) => MountIds::Mapped,
             MountSource::Dir(_, Ids::Shifted)
             | MountSource::Opened(_, Ids::Shifted)
-            | MountSource::Served(_) => MountIds::AsTheyAre,
+            | MountSource::Served(_, Ids::Shifted) => MountIds::AsTheyAre,
         },
     }
 }

@@ -168,6 +168,8 @@ impl Exit {
             | Error::CodebaseInUse { .. }
             | Error::CodebaseBusy { .. }
             | Error::RulesNotServed { .. }
+            | Error::CodebaseExclusive { .. }
+            | Error::RulesServer { .. }
             | Error::NoSpace { .. }
             | Error::HostFull { .. }
             | Error::TookTooLong { .. }

@@ -75,6 +75,10 @@ pub fn found(
         found.push(LeakedResource { kind: Kind::Volume, owner: owners.of(&name), name, detail });
     }
     found.extend(snapshots_found(data, owners)?);
+    for name in names(&data.join(sandkeep_home::RULES)).map_err(during("the servers of rules"))? {
+        let detail = format!("{}/{name}", sandkeep_home::RULES);
+        found.push(LeakedResource { kind: Kind::Socket, owner: owners.of(&name), name, detail });
+    }
     // Without cgroups, a directory represents those of a sandbox.
     for name in names(&data.join(sandkeep_home::MADE)).map_err(during("the sandboxes made"))? {
         let detail = format!("{}/{name}", sandkeep_home::MADE);

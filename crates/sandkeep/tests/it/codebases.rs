@@ -157,7 +157,7 @@ fn a_directory_and_an_archive_become_codebases(ground: &Ground) {
     let host = std::fs::read_to_string(project.path().join("src/a")).expect("a file");
     assert_eq!(host, "of the host\n", "the original never changes");
     for (source, status) in [
-        (json!({ "dir": "/nowhere/at/all" }), 422),
+        (json!({ "dir": "/nowhere/at/all" }), 400),
         (json!({ "dir": dir, "path": "x" }), 400),
         (json!({ "git": "https://example.org/x.git" }), 400),
         (json!({}), 400),

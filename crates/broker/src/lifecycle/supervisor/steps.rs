@@ -55,13 +55,29 @@ impl Supervisor {
         self.shared.blocking(renew).await
     }
 
+    /// Ends the server of its codebase's rules, if it has one; the sandbox does not run.
+    pub(crate) async fn end_server(&self) -> Result<(), Error> {
+        match self.meta.spec.codebase() {
+            Some(_) => codebases::end_server(&self.shared, self.id()).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The same where nothing else depends on it: the next launch or the destroy ends it too.
+    pub(crate) async fn end_server_or_warn(&self) {
+        if let Err(error) = self.end_server().await {
+            warn!(id = %self.id(), %error, "cannot end the server of a codebase's rules");
+        }
+    }
+
     /// `root` is that of its volume, if it has one.
     pub(crate) async fn plan(
         &self,
         template: &dyn Template,
         root: Option<Root>,
     ) -> Result<Plan, Error> {
-        let mounts = codebases::mounts(&self.shared, &self.meta.spec, &self.meta.terms).await?;
+        let mounts =
+            codebases::mounts(&self.shared, self.id(), &self.meta.spec, &self.meta.terms).await?;
         let stored = |root| StoredFiles { root, binds: template.binds() };
         Ok(Plan {
             id: self.meta.id.clone(),
