@@ -12,6 +12,7 @@
 //! opens a file in it: sandboxes may change anything there at any time. The API's file operations are carried out by
 //! the toolbox in a jail (`files`).
 
+mod changes;
 mod content;
 mod files;
 mod jail;
@@ -35,7 +36,7 @@ use row::Row;
 use sandkeep_core::api::{CodebaseState, CreateCodebase};
 use sandkeep_core::event::{EventKind, Subject};
 use sandkeep_core::{
-    CodebaseId, CodebaseRef, Principal, SandboxId, api, failpoint, limits, within,
+    CodebaseId, CodebaseRef, Principal, SandboxId, SnapshotId, api, failpoint, limits, within,
 };
 use sandkeep_storage::{Base, Quota};
 use sandkeep_store::{SqliteStore, StoreError};
@@ -172,18 +173,21 @@ async fn discard(shared: &Shared, row: &Row) -> Result<(), Error> {
     Ok(())
 }
 
-/// The ids of the codebases in the registry at `path`, for a read-only caller.
-pub fn recorded_codebases(path: &Path) -> Result<Vec<CodebaseId>, StoreError> {
+/// A codebase as the registry has it.
+pub struct RecordedCodebase {
+    pub id: CodebaseId,
+    /// The one snapshot of its volume.
+    pub base: Option<SnapshotId>,
+}
+
+/// The codebases in the registry at `path`, for a read-only caller.
+pub fn recorded_codebases(path: &Path) -> Result<Vec<RecordedCodebase>, StoreError> {
     if !path.exists() {
         return Ok(Vec::new());
     }
     let listing = SqliteStore::read_entries(path, &row::prefix())?;
-    Ok(listing
-        .entries
-        .iter()
-        .filter_map(|entry| Row::read(&entry.value))
-        .map(|row| row.id)
-        .collect())
+    let rows = listing.entries.iter().filter_map(|entry| Row::read(&entry.value));
+    Ok(rows.map(|Row { id, base, .. }| RecordedCodebase { id, base }).collect())
 }
 
 /// Where the files of a codebase are on the host, and how the ids of their owners are stored.
@@ -246,8 +250,8 @@ impl Broker {
                 return Err(refused);
             }
             match make(&shared, &row, opened).await {
-                Ok(()) => {
-                    shared.codebases.set_state(&row.id, CodebaseState::Ready);
+                Ok(made) => {
+                    shared.codebases.all().insert(made.id.clone(), made);
                     tell(
                         &shared,
                         &row,
@@ -343,17 +347,25 @@ fn disk_limit(shared: &Shared, asked: Option<u64>) -> Result<Option<u64>, Error>
 }
 
 /// Everything after the intent.
-async fn make(shared: &Arc<Shared>, row: &Row, opened: content::Opened) -> Result<(), Error> {
+async fn make(shared: &Arc<Shared>, row: &Row, opened: content::Opened) -> Result<Row, Error> {
     failpoint!("codebase.after_intent");
     let bytes = row.disk_mb.map(|mb| mb.saturating_mul(limits::MIB));
     let quota = Quota { tree_bytes: bytes, total_bytes: None };
     let root = shared.storage.create(&row.id.volume(), &Base::Empty, &quota).await?;
     failpoint!("codebase.after_volume");
+    let base = opened.is_some() && shared.storage.capabilities().snapshots;
     content::fill(shared, root, opened).await?;
     failpoint!("codebase.after_source");
-    row.clone().in_state(CodebaseState::Ready).write(shared).await?;
+    let mut made = row.clone().in_state(CodebaseState::Ready);
+    if base {
+        let snapshot = SnapshotId::random();
+        shared.storage.snapshot(&row.id.volume(), &snapshot).await?;
+        made.base = Some(snapshot);
+        failpoint!("codebase.after_base");
+    }
+    made.write(shared).await?;
     failpoint!("codebase.after_outcome");
-    Ok(())
+    Ok(made)
 }
 
 /// Removes what was made of a codebase that failed.

@@ -67,7 +67,7 @@ use sandkeep_store::StateStore;
 use shared::Shared;
 
 pub use clock::{Clock, SystemClock};
-pub use codebases::recorded_codebases;
+pub use codebases::{RecordedCodebase, recorded_codebases};
 pub use execs::processes::{ProcessStatus, ProcessView};
 pub use execs::shells::{ShellDraft, ShellExecDraft, ShellView};
 pub use execs::{

@@ -1,11 +1,13 @@
 //! Codebases, and the rules of sandboxes that have them.
 
+use reqwest::Response;
 use sandkeep_core::api::{
     CheckRules, CheckedRules, Codebase, CodebaseSize, Codebases, ReplaceRules, SandboxRules,
 };
 use sandkeep_core::rules::RulesDraft;
 use sandkeep_core::{CodebaseRef, SandboxId};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::{Client, Error};
 
@@ -41,6 +43,19 @@ impl Client {
     /// The path of a codebase's files: all requests for files of a sandbox work below it.
     pub fn codebase_files(&self, codebase: &CodebaseRef) -> String {
         format!("{CODEBASES}/{codebase}/files")
+    }
+
+    /// What has changed since a codebase was created from its source.
+    pub async fn codebase_diff<T: DeserializeOwned>(
+        &self,
+        codebase: &CodebaseRef,
+    ) -> Result<T, Error> {
+        self.get(&format!("{CODEBASES}/{codebase}/diff")).await
+    }
+
+    /// The same with the new files, as a tar that is read piece by piece.
+    pub async fn codebase_bundle(&self, codebase: &CodebaseRef) -> Result<Response, Error> {
+        self.get_live(&format!("{CODEBASES}/{codebase}/diff"), &[("format", "tar")]).await
     }
 
     /// What rules would allow for paths of a codebase.

@@ -18,7 +18,7 @@ use utoipa::ToSchema;
 
 pub use codebase::{
     CheckRules, CheckedPath, CheckedRules, Codebase, CodebaseSize, CodebaseState, Codebases,
-    CreateCodebase, MountedCodebase, ReplaceRules, SandboxRules, ServedBy,
+    CreateCodebase, DiffCodebase, MountedCodebase, ReplaceRules, SandboxRules, ServedBy,
 };
 pub use event::{
     CreateWebhook, EventFormat, EventGap, EventItem, EventLine, EventNotice, Events, NewWebhook,

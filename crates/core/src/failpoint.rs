@@ -92,6 +92,7 @@ pub const ALL: &[&str] = &[
     "codebase.after_intent",
     "codebase.after_volume",
     "codebase.after_source",
+    "codebase.after_base",
     "codebase.after_outcome",
     "codebase.delete_after_intent",
     "codebase.delete_after_volume",

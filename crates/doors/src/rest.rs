@@ -166,6 +166,7 @@ pub fn routes() -> OpenApiRouter<Broker> {
         .routes(routes!(codebases::get, codebases::delete))
         .routes(routes!(codebases::size))
         .routes(routes!(codebases::check))
+        .routes(routes!(codebases::diff))
         .routes(routes!(codebases::read, codebases::write, codebases::remove))
         .routes(routes!(codebases::stat))
         .routes(routes!(codebases::list_files))

@@ -20,7 +20,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use sandkeep_core::{CodebaseId, SandboxId};
+use sandkeep_broker::RecordedCodebase;
+use sandkeep_core::SandboxId;
 use sandkeep_home::{self, Phase, Survey, names};
 use sandkeep_store::StoreError;
 use sandkeep_sys::cgroup;
@@ -168,11 +169,11 @@ fn during(what: &str) -> impl FnOnce(io::Error) -> DoctorError {
 struct Owners(BTreeMap<SandboxId, String>);
 
 impl Owners {
-    fn new(survey: &Survey, rows: &[SandboxId], codebases: &[CodebaseId]) -> Self {
+    fn new(survey: &Survey, rows: &[SandboxId], codebases: &[RecordedCodebase]) -> Self {
         let adopted = survey.homes.iter().filter(|home| matches!(home.phase, Ok(Phase::Ready)));
         let sandboxes =
             adopted.map(|home| &home.id).chain(rows).map(|id| (id.clone(), id.to_string()));
-        let codebases = codebases.iter().map(|id| (id.volume(), id.to_string()));
+        let codebases = codebases.iter().map(|row| (row.id.volume(), row.id.to_string()));
         Self(sandboxes.chain(codebases).collect())
     }
 

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::records::rows;
 use crate::shared::Shared;
 use sandkeep_core::api::CodebaseState;
-use sandkeep_core::{CodebaseId, CodebaseName, Owner};
+use sandkeep_core::{CodebaseId, CodebaseName, Owner, SnapshotId};
 use sandkeep_store::{Key, Prefix, StateStore, StoreError};
 
 const ROWS: &str = "codebases";
@@ -27,6 +27,9 @@ pub struct Row {
     pub owner: Owner,
     pub disk_mb: Option<u64>,
     pub created_at: Timestamp,
+    /// The snapshot of what its source brought, with which it is compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<SnapshotId>,
     pub state: CodebaseState,
     /// It is to go, and could not be removed yet.
     #[serde(skip)]
@@ -43,6 +46,7 @@ impl Row {
             owner,
             disk_mb,
             created_at: shared.clock.wall(),
+            base: None,
             state: CodebaseState::Creating,
             failed_to_go: false,
         }

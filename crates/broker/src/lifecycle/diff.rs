@@ -32,12 +32,13 @@ use sandkeep_tree::{
 };
 
 pub use bundle::DiffBundle;
+pub(crate) use bundle::pass_on;
 
 /// The names of points in time that are not snapshots.
 const NOW: &str = "now";
 const BASE: &str = "base";
 /// Name of the comparing thread's work, for errors.
-pub(super) const READ: &str = "read files of two points in time";
+pub(crate) const READ: &str = "read files of two points in time";
 /// Where runtimes mount something of their own in every sandbox.
 const MOUNTED: [&str; 2] = ["dev", "proc"];
 

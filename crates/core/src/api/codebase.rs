@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use crate::rules::RulesDraft;
 use crate::{CodebaseId, CodebaseMode, CodebaseName, Owner, SandboxId, SourceDraft};
@@ -62,6 +62,20 @@ pub struct CodebaseSize {
     pub entries: u64,
     /// Total size of the files.
     pub bytes: u64,
+}
+
+/// How to compare a codebase with what it was created from.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct DiffCodebase {
+    /// Include the changed lines of text files.
+    pub text: Option<bool>,
+    /// Maximum number of changes; 10,000 by default.
+    #[param(minimum = 1, maximum = 200_000)]
+    pub limit: Option<usize>,
+    /// `json`, or `tar`: a list of the changes and the new files.
+    pub format: Option<super::DiffFormat>,
 }
 
 /// The codebase of a sandbox.

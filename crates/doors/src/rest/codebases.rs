@@ -8,6 +8,7 @@ use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::Response;
 use toolbox::{Ownership, UnpackArchive, WriteFile};
 
+use super::diff::tar;
 use super::files::parameters::Parameters;
 use super::files::{
     Listing, Shown, UnpackedView, content, directory_to_list, directory_to_make, move_to_make,
@@ -16,13 +17,17 @@ use super::files::{
 use super::openapi::{Files, Guarded, InState, OfSandbox, Sourced, Stored, WithBody, WithQuery};
 use crate::kit::Refusal;
 use crate::kit::body;
+use crate::kit::long_answer::heavy_answer;
 use crate::kit::path::Id;
+use crate::kit::query::{QueryResult, query};
 use crate::kit::who::{MayName, Who};
-use sandkeep_broker::Broker;
+use sandkeep_broker::{Broker, DiffText};
 use sandkeep_core::api::{
-    self, CheckRules, CheckedRules, Codebase, CodebaseSize, Codebases, CreateCodebase, SandboxRules,
+    self, CheckRules, CheckedRules, Codebase, CodebaseSize, Codebases, CreateCodebase,
+    DiffCodebase, DiffFormat, SandboxRules,
 };
 use sandkeep_core::{CodebaseRef, SandboxId};
+use sandkeep_tree::diff::ToldDiff;
 
 /// Create a codebase
 ///
@@ -318,6 +323,34 @@ pub async fn unpack(
         Ok(broker.unpack_codebase_files(&who, &codebase, request).await?)
     };
     Ok(Json(upload::receive(begun, body).await?.into()))
+}
+
+/// Compare a codebase with what it was created from
+///
+/// Paths begin at the root of the codebase. It is read while sandboxes may write to it.
+#[utoipa::path(
+    get, path = "/api/v1/codebases/{codebase}/diff", operation_id = "diff_codebase", tag = "codebases",
+    params(("codebase" = CodebaseRef, Path), DiffCodebase),
+    responses(
+        (status = 200, content((ToldDiff = "application/json"), (Vec<u8> = "application/x-tar"))),
+        Guarded, WithQuery, OfSandbox, Files
+    )
+)]
+pub async fn diff(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(codebase): Id<CodebaseRef>,
+    asked: QueryResult<DiffCodebase>,
+) -> Result<Response, Refusal> {
+    let DiffCodebase { text, limit, format } = query(asked)?;
+    match format.unwrap_or(DiffFormat::Json) {
+        DiffFormat::Json => {
+            let text = if text.unwrap_or(false) { DiffText::Included } else { DiffText::Omitted };
+            let (told, space) = broker.codebase_diff(&who, &codebase, limit, text).await?;
+            Ok(heavy_answer(&told, space))
+        }
+        DiffFormat::Tar => Ok(tar(broker.codebase_bundle(&who, &codebase).await?)),
+    }
 }
 
 /// Say what rules allow for some paths, and which rule decides

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use serde_json::{Value, json};
 
+use crate::cli::apply::{self, HomeArgs};
 use crate::cli::codebase_args::rules;
 use crate::cli::cp::{self, Archiving};
 use crate::cli::exit::Exit;
@@ -44,8 +45,33 @@ enum CodebaseCommand {
     LsFiles(LsFilesArgs),
     /// Write a codebase, or a directory in it, to stdout as a tar archive; with --unpack, read one from stdin
     Tar(TarArgs),
+    /// Show what has changed in a codebase since it was created from a directory or an archive
+    Diff(DiffArgs),
+    /// Apply what has changed in a codebase since it was created to a local directory
+    ///
+    /// Three-way, as `sandkeep apply` does for a sandbox: a file that changed on both sides is a conflict and stays as it
+    /// is in the directory; the exit code is then 8.
+    Apply(ApplyArgs),
     /// Say what rules allow for paths, and which rule decides
     Check(CheckArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct DiffArgs {
+    /// Name or id
+    #[arg(value_name = "CODEBASE")]
+    codebase: CodebaseRef,
+    #[command(flatten)]
+    format: Format,
+}
+
+#[derive(Debug, clap::Args)]
+struct ApplyArgs {
+    /// Name or id
+    #[arg(value_name = "CODEBASE")]
+    codebase: CodebaseRef,
+    #[command(flatten)]
+    home: HomeArgs,
 }
 
 #[derive(Debug, clap::Args)]
@@ -161,6 +187,11 @@ pub async fn run(args: CodebaseArgs, client: &Client) -> Result<Exit, Failure> {
         }
         CodebaseCommand::LsFiles(args) => list_files(args, client).await?,
         CodebaseCommand::Tar(args) => return tar(args, client).await,
+        CodebaseCommand::Diff(args) => diff(args, client).await?,
+        CodebaseCommand::Apply(args) => {
+            let bundle = client.codebase_bundle(&args.codebase).await?;
+            return Ok(apply::of_response(bundle, args.home).await?.0);
+        }
         CodebaseCommand::Check(args) => check(args, client).await?,
     }
     Ok(Exit::Ok)
@@ -269,6 +300,14 @@ async fn tar(args: TarArgs, client: &Client) -> Result<Exit, Failure> {
     let path = args.path.unwrap_or_else(|| ".".to_owned());
     let what = if args.unpack { Archiving::FromStdin } else { Archiving::ToStdout };
     cp::archive(&args.codebase, path.into(), what, client).await
+}
+
+async fn diff(args: DiffArgs, client: &Client) -> Result<(), Failure> {
+    let diff: Value = client.codebase_diff(&args.codebase).await?;
+    if args.format.json {
+        return print::json(&diff);
+    }
+    crate::cli::diff::of_codebase(diff, client).await.map(drop)
 }
 
 async fn check(args: CheckArgs, client: &Client) -> Result<(), Failure> {

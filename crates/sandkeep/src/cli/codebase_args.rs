@@ -2,14 +2,14 @@
 
 use serde_json::{Map, Value, json};
 
-use sandkeep_core::CodebaseRef;
 use sandkeep_core::rules::RulesDraft;
 
 #[derive(Debug, Default, clap::Args)]
 pub struct CodebaseArgs {
-    /// Mount this codebase; commands run there
-    #[arg(long, value_name = "NAME|ID")]
-    codebase: Option<CodebaseRef>,
+    /// Mount this codebase; commands run there. For `run` without a daemon: a local directory, of which the command gets
+    /// a copy; afterwards its changes are shown, and applied or discarded
+    #[arg(long, value_name = "NAME|ID|DIR")]
+    codebase: Option<String>,
     /// Where the codebase is mounted [default: /workspace]
     #[arg(long, value_name = "PATH", requires = "codebase")]
     mount: Option<String>,
@@ -19,6 +19,11 @@ pub struct CodebaseArgs {
 }
 
 impl CodebaseArgs {
+    /// What was named, and is then no field any more.
+    pub fn take(&mut self) -> Option<String> {
+        self.codebase.take()
+    }
+
     /// The fields for the daemon.
     pub fn into_fields(self) -> Map<String, Value> {
         let fields = [

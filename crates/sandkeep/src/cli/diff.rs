@@ -76,7 +76,18 @@ pub async fn run(args: DiffArgs, client: &Client) -> Result<Exit, Failure> {
         print::json(&answer)?;
         return Ok(Exit::Ok);
     }
-    let Compared { changes, truncated, frozen } = client.read(answer)?;
+    show(client.read(answer)?, (text, stat))
+}
+
+/// Shows the changes of a codebase.
+pub async fn of_codebase(answer: Value, client: &Client) -> Result<Exit, Failure> {
+    // It is never frozen, and its manual says so.
+    let compared = Compared { frozen: None, ..client.read(answer)? };
+    show(compared, (false, false))
+}
+
+fn show(compared: Compared, (text, stat): (bool, bool)) -> Result<Exit, Failure> {
+    let Compared { changes, truncated, frozen } = compared;
     let colours = match std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
         true => Colours::Yes,
         false => Colours::No,

@@ -3,6 +3,7 @@
 //! The broker and the sandbox end with this process, however it ends. Stdin, stdout, stderr and the exit code pass
 //! through as if the command had been started directly.
 
+mod codebase;
 pub(super) mod place;
 mod remote;
 pub(super) mod signals;
@@ -20,6 +21,7 @@ use crate::cli::source_args::SourceArgs;
 use crate::cli::spec_args::SpecArgs;
 use crate::cli::{print, stdin};
 use crate::config::{self, ConfigFile, Flags, Settings, Surroundings};
+use codebase::AfterwardsArgs;
 use place::TempDataDir;
 use sandkeep_broker::{Broker, ExecDraft, Running, error::Error};
 use sandkeep_core::{HostPaths, Principal, SandboxId, SourceDraft, SpecDraft};
@@ -43,6 +45,8 @@ pub struct Args {
     pub exec: ExecArgs,
     #[command(flatten)]
     kept: RemoteArgs,
+    #[command(flatten)]
+    afterwards: AfterwardsArgs,
     /// Command and arguments, after `--`
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<String>,
@@ -93,7 +97,15 @@ pub async fn run(mut args: Args, around: &Surroundings) -> Result<Exit, Failure>
         true => Input::Taken,
         false => Input::Passed,
     };
+    let directory = args.spec.codebase.take().as_deref().map(codebase::directory).transpose()?;
     let draft = spec_draft(args.spec.into_json()?)?;
+    let directory = match (directory, args.afterwards.given()) {
+        (None, Some(option)) => {
+            let problem = format!("{option} is for the changes of --codebase DIR");
+            return Err(Failure::Usage { problem });
+        }
+        (directory, _) => directory.map(|directory| (directory, args.afterwards)),
+    };
     let parent = std::env::temp_dir();
     place::sweep(&parent, &settings).await;
     let data = place::make(&parent)?;
@@ -105,7 +117,12 @@ pub async fn run(mut args: Args, around: &Surroundings) -> Result<Exit, Failure>
             let command = exec_draft(args.exec, args.command, input);
             let broker = &assembled.broker;
             let result = match with_source(broker, draft, source).await {
-                Ok(draft) => in_sandbox(broker, draft, command, &mut signals).await,
+                Ok(draft) => match directory {
+                    None => in_sandbox(broker, draft, command, &mut signals).await,
+                    Some(directory) => {
+                        codebase::run(broker, draft, command, directory, &mut signals).await
+                    }
+                },
                 Err(failure) => Err(failure),
             };
             assembled.close().await;

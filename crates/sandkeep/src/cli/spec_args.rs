@@ -47,7 +47,7 @@ pub struct SpecArgs {
     #[command(flatten)]
     pub source: SourceArgs,
     #[command(flatten)]
-    codebase: CodebaseArgs,
+    pub codebase: CodebaseArgs,
 }
 
 /// Options of a sandbox that outlives the command: its owner and its lifetime.
