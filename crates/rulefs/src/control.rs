@@ -36,6 +36,15 @@ pub struct Ids {
 impl Ids {
     /// Every id as it is.
     pub const SAME: Self = Self { disk_base: 0, shown_base: 0, count: u32::MAX };
+
+    /// The owner of files that may not be changed: an id that the sandbox does not map, so that not even its root has
+    /// power over them. Without a range there is no such id but the invalid one; for that the kernel answers some
+    /// requests with EOVERFLOW instead of EACCES.
+    pub(crate) fn nobody(self) -> u32 {
+        const OVERFLOW_ID: u32 = 65_534;
+        let is_free = |id: &u32| id.checked_sub(self.shown_base).is_none_or(|at| at >= self.count);
+        [OVERFLOW_ID, u32::MAX - 1].into_iter().find(is_free).unwrap_or(u32::MAX)
+    }
 }
 
 /// Rules without what is only for readers: every field is written, so that the format needs no names.

@@ -82,19 +82,21 @@ struct Place<'a> {
 
 impl Filesystem {
     pub fn new(
-        tree: OwnedFd,
+        tree: impl AsFd,
         rules: Rules,
         (mode, ids): (Mode, Ids),
         (connection, epochs): (Arc<OwnedFd>, Epochs),
         notices: Arc<Notices>,
     ) -> Result<Self, Errno> {
-        let stat = rustix::fs::fstat(&tree)?;
-        let root = key(&stat, rules.of_root());
-        let table = Table::new(root, Arc::new(rules.root()));
+        // The mount itself can be named, not read.
+        let root = opening::open_directory_beneath(&tree, b".")?;
+        let stat = rustix::fs::fstat(&root)?;
+        let of_root = key(&stat, rules.of_root());
+        let table = Table::new(of_root, Arc::new(rules.root()));
         let locked = Locked {
             rules,
             table,
-            opened: Opened::new(tree),
+            opened: Opened::new(root),
             refused: Refused::default(),
             backings: HashMap::new(),
         };

@@ -228,12 +228,6 @@ impl Kept {
             Forked::Parent { child } => child,
         };
         drop(self.mount.take());
-        let nowhere = rustix::pipe::pipe()
-            .map_err(io::Error::from)
-            .map_err(during("let go of the daemon"))?;
-        rustix::stdio::dup2_stdin(&nowhere.0)
-            .map_err(io::Error::from)
-            .map_err(during("let go of the daemon"))?;
         fork::wait(child).map_err(during("wait for its server")).map(drop)
     }
 
@@ -256,9 +250,8 @@ impl Kept {
 
     fn filesystem(&self, epochs: Epochs, notices: &Arc<Notices>) -> io::Result<Arc<Filesystem>> {
         let connection = (Arc::clone(&self.connection), epochs);
-        let tree = self.tree.try_clone()?;
         let (rules, served) = (self.rules.clone(), (self.mode, self.ids));
-        Ok(Arc::new(Filesystem::new(tree, rules, served, connection, Arc::clone(notices))?))
+        Ok(Arc::new(Filesystem::new(&self.tree, rules, served, connection, Arc::clone(notices))?))
     }
 
     fn start_threads(

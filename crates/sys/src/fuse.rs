@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, openat, statx};
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_fd, fsconfig_set_flag,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag,
     fsconfig_set_string, fsmount, fsopen,
 };
 
@@ -26,7 +26,8 @@ pub fn mount(connection: impl AsFd) -> io::Result<OwnedFd> {
     // The name that mount tables show.
     fsconfig_set_string(&context, "source", "codebase")?;
     fsconfig_set_string(&context, "subtype", "sandkeep")?;
-    fsconfig_set_fd(&context, "fd", connection.as_fd())?;
+    // As a number: not every kernel takes the descriptor itself here.
+    fsconfig_set_string(&context, "fd", connection.as_fd().as_raw_fd().to_string())?;
     for (key, value) in [("rootmode", "40000"), ("user_id", "0"), ("group_id", "0")] {
         fsconfig_set_string(&context, key, value)?;
     }

@@ -9,7 +9,6 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 const CREATE_RULESET_VERSION: u32 = 1;
 const RULE_PATH_BENEATH: u32 = 1;
 const ACCESS_FS_REFER: u64 = 1 << 13;
-const ACCESS_FS_EXECUTE: u64 = 1;
 const ACCESS_FS_MAKE_BLOCK_OR_CHAR: u64 = 1 << 6 | 1 << 11;
 /// All accesses to files that Linux 6.12 knows, and to TCP.
 const ACCESS_FS_ALL: u64 = (1 << 16) - 1;
@@ -75,8 +74,8 @@ impl Ruleset {
             handled_access_net: ACCESS_NET_ALL,
             scoped: SCOPE_ABSTRACT_UNIX_SOCKET | SCOPE_SIGNAL,
         })?;
-        let allowed_access = ACCESS_FS_ALL & !ACCESS_FS_EXECUTE & !ACCESS_FS_MAKE_BLOCK_OR_CHAR;
-        ruleset.allow_beneath(root, allowed_access)?;
+        // Execution is allowed for files that the process opens on behalf of others, who execute them.
+        ruleset.allow_beneath(root, ACCESS_FS_ALL & !ACCESS_FS_MAKE_BLOCK_OR_CHAR)?;
         Ok(ruleset)
     }
 

@@ -10,8 +10,6 @@ use super::{Answer, Epochs, FOR_EVER_SECS, Filesystem, Handled, Locked, Place, k
 use crate::table::Kind;
 use crate::wire::Reply;
 
-/// An id that no user namespace maps. Not even root of a sandbox has power over a file that belongs to it.
-const NOBODY: u32 = u32::MAX;
 const WRITE_BITS: u32 = 0o222;
 const READ_BITS: u32 = 0o444;
 const EXECUTE_BITS: u32 = 0o111;
@@ -23,7 +21,7 @@ impl Filesystem {
         let ids = self.ids;
         match id.checked_sub(ids.disk_base) {
             Some(inside) if inside < ids.count => ids.shown_base.saturating_add(inside),
-            _ => NOBODY,
+            _ => ids.nobody(),
         }
     }
 
@@ -44,7 +42,7 @@ impl Filesystem {
         permission: Permission,
         kind: &Kind,
     ) -> [u32; 3] {
-        let mode = stat.st_mode;
+        let (mode, nobody) = (stat.st_mode, self.ids.nobody());
         let own = [self.shown(stat.st_uid), self.shown(stat.st_gid)];
         match (kind, permission) {
             (Kind::Directory(state), _) => {
@@ -57,9 +55,9 @@ impl Filesystem {
             (Kind::Symlink, _) | (_, Permission::Write) => [mode, own[0], own[1]],
             (_, Permission::Read) => {
                 let execute = if mode & EXECUTE_BITS != 0 { EXECUTE_BITS } else { 0 };
-                [mode & !PERMISSION_BITS | READ_BITS | execute, NOBODY, NOBODY]
+                [mode & !PERMISSION_BITS | READ_BITS | execute, nobody, nobody]
             }
-            (_, Permission::View | Permission::None) => [mode & !PERMISSION_BITS, NOBODY, NOBODY],
+            (_, Permission::View | Permission::None) => [mode & !PERMISSION_BITS, nobody, nobody],
         }
     }
 
