@@ -29,4 +29,4 @@ mod stop;
 pub(crate) mod supervisor;
 pub(crate) mod tcp_watch;
 pub(crate) mod volume;
-mod work;
+pub(crate) mod work;

@@ -307,7 +307,7 @@ async fn diff(args: DiffArgs, client: &Client) -> Result<(), Failure> {
     if args.format.json {
         return print::json(&diff);
     }
-    crate::cli::diff::of_codebase(diff, client).await.map(drop)
+    crate::cli::diff::of_codebase(diff, client).map(drop)
 }
 
 async fn check(args: CheckArgs, client: &Client) -> Result<(), Failure> {

@@ -1,6 +1,7 @@
 //! Codebases: made, filled, read and written by the API and by sandboxes at once, on each storage; and what they keep
 //! out.
 
+mod changes;
 #[cfg(feature = "failpoints")]
 mod crash;
 mod escape;

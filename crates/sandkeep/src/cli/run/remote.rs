@@ -16,6 +16,13 @@ use sandkeep_core::api::Sandbox;
 use sandkeep_core::{ExecId, SandboxId, limits::RUN_ABANDONED};
 
 pub async fn run(mut args: Args, client: &Client) -> Result<Exit, Failure> {
+    if let Some(option) = args.afterwards.given() {
+        let problem = format!(
+            "{option} is for a run without a daemon; there, changes are in the codebase at once \
+             (sandkeep codebase apply)"
+        );
+        return Err(Failure::Usage { problem });
+    }
     let mut signals = Signals::listen()?;
     let source = std::mem::take(&mut args.spec.source);
     let piped = if source.takes_stdin() { Piped::NotAtAll } else { Piped::AsItComes };

@@ -54,7 +54,7 @@ fn a_directory_is_writable_in_a_codebase_that_is_read() {
 }
 
 /// Why no server can keep rules here.
-fn no_server() -> Option<String> {
+pub fn no_server() -> Option<String> {
     obstacle().map(str::to_owned).or_else(sandkeep_rulefs::unusable)
 }
 
