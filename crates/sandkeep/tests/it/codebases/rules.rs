@@ -77,7 +77,7 @@ fn a_server_hides_what_rules_hide_and_refuses_what_they_refuse() {
                  cat secrets/key 2>/dev/null || echo hidden; (echo x > src/a) 2>/dev/null || echo refused; \
                  rm src/a 2>/dev/null || echo refused; echo 2 > output/second && cat output/second; \
                  stat -c %U src/a output/second";
-    let expected = ".:\noutput\nsrc\n\nsrc:\na\nahidden\nhidden\nrefused\nrefused\n2\nuser\nuser";
+    let expected = ".:\noutput\nsrc\n\nsrc:\na\nahidden\nhidden\nrefused\nrefused\n2\nnobody\nuser";
     assert_eq!(daemon.sh(&sandbox, tried).ok(), expected);
     assert_eq!(read(&daemon, "code", "output/second").as_deref(), Ok("2\n"));
     // What the API changes is seen at once, also what was not there, or was otherwise, a moment ago.
