@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use sandkeep_core::rules::RulesDraft;
+use sandkeep_core::rules::{RulePreset, RulesDraft, UnknownPreset};
 
 #[derive(Debug, Default, clap::Args)]
 pub struct CodebaseArgs {
@@ -35,17 +35,27 @@ impl CodebaseArgs {
     }
 }
 
+#[derive(Debug, thiserror::Error)]
+pub enum NotRules {
+    #[error("{0}, and no such file")]
+    Unknown(UnknownPreset),
+    #[error("cannot read it: {0}")]
+    Unreadable(std::io::Error),
+    #[error("it has no rules: {0}")]
+    Malformed(serde_json::Error),
+}
+
 /// Rules as an option: the name of a preset, or a file with the JSON of the API.
-pub fn rules(text: &str) -> Result<RulesDraft, String> {
-    let unknown = match text.parse::<sandkeep_core::rules::RulePreset>() {
+pub fn rules(text: &str) -> Result<RulesDraft, NotRules> {
+    let unknown = match text.parse::<RulePreset>() {
         Ok(preset) => return Ok(preset.into()),
         Err(unknown) => unknown,
     };
     match std::fs::read_to_string(text) {
-        Ok(json) => serde_json::from_str(&json).map_err(|error| format!("{text}: {error}")),
+        Ok(json) => serde_json::from_str(&json).map_err(NotRules::Malformed),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Err(format!("{unknown}, and no such file"))
+            Err(NotRules::Unknown(unknown))
         }
-        Err(error) => Err(format!("{text}: {error}")),
+        Err(error) => Err(NotRules::Unreadable(error)),
     }
 }

@@ -41,8 +41,18 @@ fn write(daemon: &Daemon, codebase: &str, path: &str, content: &str) {
     assert!([200, 201].contains(&status), "{path}: {status} {said}");
 }
 
-/// The content of a file, or the code of the refusal.
-fn read(daemon: &Daemon, codebase: &str, path: &str) -> Result<String, String> {
+/// The code of a refusal.
+#[derive(Debug, PartialEq, Eq)]
+struct Refused(String);
+
+impl Refused {
+    fn with(code: &str) -> Self {
+        Self(code.to_owned())
+    }
+}
+
+/// The content of a file.
+fn read(daemon: &Daemon, codebase: &str, path: &str) -> Result<String, Refused> {
     let (status, body) = daemon
         .fetch(&format!("{}?path={path}", files(codebase)), "*/*")
         .expect("the daemon answers");
@@ -51,7 +61,7 @@ fn read(daemon: &Daemon, codebase: &str, path: &str) -> Result<String, String> {
         return Ok(text);
     }
     let problem: Value = serde_json::from_str(&text).expect("a problem");
-    Err(problem["code"].as_str().expect("a code").to_owned())
+    Err(Refused::with(problem["code"].as_str().expect("a code")))
 }
 
 fn with_codebase(daemon: &Daemon, codebase: &str) -> String {
@@ -105,7 +115,7 @@ fn a_codebase_is_filled_mounted_and_read_while_sandboxes_write(ground: &Ground) 
     daemon.destroy(&two);
     assert_eq!(read(&daemon, &id, "two").as_deref(), Ok("from outside\n"));
     daemon.expect(204, "DELETE", &format!("{CODEBASES}/{id}"), &Value::Null);
-    assert_eq!(read(&daemon, &id, "two"), Err("codebase_not_found".to_owned()));
+    assert_eq!(read(&daemon, &id, "two"), Err(Refused::with("codebase_not_found")));
     daemon.assert_no_leaks();
 }
 

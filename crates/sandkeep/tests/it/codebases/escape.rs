@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{files, make, read, with_codebase, write};
+use super::{Refused, files, make, read, with_codebase, write};
 use crate::skip_if;
 use crate::support::{Daemon, obstacle};
 
@@ -35,7 +35,7 @@ fn links_in_a_codebase_lead_nowhere_outside() {
     for path in [SECRET, "../../../etc/hostname", "a/../../../../etc/hostname", "/../etc/hostname"]
     {
         let found = read(&daemon, "code", path);
-        assert_eq!(found, Err("file_not_found".to_owned()), "{path}");
+        assert_eq!(found, Err(Refused::with("file_not_found")), "{path}");
     }
     // An absolute link begins at the root of the codebase.
     assert_eq!(read(&daemon, "code", "inside").as_deref(), Ok("own\n"));
