@@ -82,6 +82,7 @@ commands_run! {
     the_commands_of_agents_run "docs/guides/agents.md";
     the_commands_of_audit_run "docs/guides/audit.md";
     the_commands_of_auth_run "docs/guides/auth.md";
+    the_commands_of_codebases_run "docs/guides/codebases.md";
     the_commands_of_events_run "docs/guides/events.md";
     the_commands_of_files_run "docs/guides/files.md";
     the_commands_of_flex_run "docs/guides/flex.md";
