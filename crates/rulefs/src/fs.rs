@@ -22,11 +22,13 @@ use rustix::fs::{AtFlags, Stat, statat};
 use rustix::io::Errno;
 use sandkeep_core::limits;
 use sandkeep_core::rules::{Permission, Rules, State};
+use serde::{Deserialize, Serialize};
 
 use crate::control::{Action, Ids, Mode, Refusal, Refusals};
+use crate::journal::Files;
 use crate::notices::Notices;
 use crate::opened::Opened;
-use crate::table::{Key, Kind, Table};
+use crate::table::{Key, Kind, Restored, Table};
 use crate::wire::{Fields, Header, ROOT, Reply, op};
 
 /// The kernel caches names and attributes until it is told otherwise.
@@ -44,11 +46,21 @@ pub struct Filesystem {
     pub requests: AtomicU64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Epochs {
     Known,
     /// Before Linux 6.16.
     Unknown,
+}
+
+/// What a mount serves, and how.
+pub struct Served<'a> {
+    pub tree: &'a OwnedFd,
+    pub mode: Mode,
+    pub ids: Ids,
+    pub connection: Arc<OwnedFd>,
+    pub epochs: Epochs,
+    pub notices: Arc<Notices>,
 }
 
 pub struct Locked {
@@ -81,27 +93,43 @@ struct Place<'a> {
 }
 
 impl Filesystem {
-    pub fn new(
-        tree: impl AsFd,
-        rules: Rules,
-        (mode, ids): (Mode, Ids),
-        (connection, epochs): (Arc<OwnedFd>, Epochs),
-        notices: Arc<Notices>,
-    ) -> Result<Self, Errno> {
+    /// Serves a tree for the first time.
+    pub fn new(served: &Served<'_>, rules: Rules, journal: &Files) -> Result<Self, Errno> {
+        let stat = rustix::fs::fstat(&opening::open_directory_beneath(served.tree, b".")?)?;
+        let root = key(&stat, rules.of_root());
+        let mut table = Table::new(root, Arc::new(rules.root()));
+        let backings = HashMap::new();
+        table.record_in(journal.begin(&table.image(&rules, &backings, served.epochs))?);
+        let epochs = served.epochs;
+        Self::with(served, Restored { table, rules, backings, epochs })
+    }
+
+    /// Goes on where a killed server was.
+    pub fn take_over(served: &Served<'_>, known: Restored) -> Result<Self, Errno> {
+        let fs = Self::with(served, known)?;
+        fs.rewrite_journal(&mut fs.lock());
+        Ok(fs)
+    }
+
+    fn with(served: &Served<'_>, known: Restored) -> Result<Self, Errno> {
         // The mount itself can be named, not read.
-        let root = opening::open_directory_beneath(&tree, b".")?;
-        let stat = rustix::fs::fstat(&root)?;
-        let of_root = key(&stat, rules.of_root());
-        let table = Table::new(of_root, Arc::new(rules.root()));
-        let locked = Locked {
-            rules,
-            table,
-            opened: Opened::new(root),
-            refused: Refused::default(),
-            backings: HashMap::new(),
-        };
-        let (locked, requests) = (Mutex::new(locked), AtomicU64::new(0));
-        Ok(Self { mode, ids, connection, epochs, locked, notices, requests })
+        let root = opening::open_directory_beneath(served.tree, b".")?;
+        let Restored { table, rules, backings, epochs } = known;
+        let (opened, refused) = (Opened::new(root), Refused::default());
+        Ok(Self {
+            mode: served.mode,
+            ids: served.ids,
+            connection: Arc::clone(&served.connection),
+            epochs,
+            locked: Mutex::new(Locked { rules, table, opened, refused, backings }),
+            notices: Arc::clone(&served.notices),
+            requests: AtomicU64::new(0),
+        })
+    }
+
+    fn rewrite_journal(&self, locked: &mut Locked) {
+        let image = locked.table.image(&locked.rules, &locked.backings, self.epochs);
+        locked.table.rewrite_journal(&image);
     }
 
     /// A handler that panicked has answered EIO; what it left is as consistent as a crash of the kernel's client would.
@@ -154,7 +182,9 @@ impl Filesystem {
 
     fn forget(&self, header: &Header, mut fields: Fields<'_>) -> Handled {
         let count = fields.u64()?;
-        self.lock().forget(header.node, count);
+        let mut locked = self.lock();
+        locked.forget(header.node, count);
+        self.tidy(&mut locked);
         Ok(Answer::Nothing)
     }
 
@@ -166,7 +196,15 @@ impl Filesystem {
             let (node, count) = (fields.u64()?, fields.u64()?);
             locked.forget(node, count);
         }
+        self.tidy(&mut locked);
         Ok(Answer::Nothing)
+    }
+
+    /// Whatever makes records useless is followed by the kernel's forgetting, sooner or later.
+    fn tidy(&self, locked: &mut Locked) {
+        if locked.table.has_long_journal() {
+            self.rewrite_journal(locked);
+        }
     }
 
     fn statfs(&self) -> Handled {

@@ -9,6 +9,7 @@
 //! | `negotiate`, `wire` | the protocol of FUSE |
 //! | `fs` | the handlers of requests |
 //! | `table`, `opened` | what is known and what is open |
+//! | `journal` | what the next server must know if this one is killed |
 //! | `notices` | what the kernel is told unasked |
 //!
 //! The protocol is written here, and not taken from a crate: what makes a mount fast (opens without a message), and its
@@ -17,6 +18,7 @@
 mod client;
 mod control;
 mod fs;
+mod journal;
 mod negotiate;
 mod notices;
 mod opened;

@@ -15,6 +15,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Instant;
 
 use libc::c_long;
 use rustix::fs::Mode as FileMode;
@@ -26,8 +27,10 @@ use sandkeep_sys::fork::{self, Forked};
 use sandkeep_sys::{enclosure, fuse, socket};
 
 use crate::control::{self, Ids, Mode, Setup, Started};
-use crate::fs::{Epochs, Filesystem};
+use crate::fs::{Filesystem, Served};
+use crate::journal::Files;
 use crate::notices::Notices;
+use crate::table::Table;
 use crate::{negotiate, serve};
 
 /// Acting for the users of a sandbox on their files: they own them, the server does not.
@@ -163,6 +166,7 @@ struct Kept {
     /// Until the first server has sent it.
     mount: Option<OwnedFd>,
     number: u32,
+    journal: Files,
 }
 
 fn start(setup: &[u8], fds: Vec<OwnedFd>) -> Result<Kept, Failure> {
@@ -181,10 +185,12 @@ fn start(setup: &[u8], fds: Vec<OwnedFd>) -> Result<Kept, Failure> {
     let number = fuse::connection_of(&mount).map_err(during("find its connection"))?;
     // The peer that a daemon sees is whoever listens.
     rustix::net::listen(&listener, 16).map_err(io::Error::from).map_err(during("listen"))?;
+    let journal = Files::create().map_err(io::Error::from);
+    let journal = journal.map_err(during("create its journal"))?;
     enclosure::enter(&tree).map_err(during("enter its own namespaces"))?;
     restrict(&tree, setup.mode).map_err(during("give up its rights"))?;
     let Setup { mode, ids, .. } = setup;
-    Ok(Kept { connection, tree, listener, rules, mode, ids, mount: Some(mount), number })
+    Ok(Kept { connection, tree, listener, rules, mode, ids, mount: Some(mount), number, journal })
 }
 
 fn restrict(tree: &OwnedFd, mode: Mode) -> io::Result<()> {
@@ -221,43 +227,88 @@ fn can_hold_rules(tree: &OwnedFd) -> io::Result<()> {
 }
 
 impl Kept {
-    /// Runs one server, and waits for its end.
+    /// Runs servers, one after the other, until one of them ends by itself.
     fn keep(mut self) -> Result<(), Failure> {
-        let child = match fork::fork().map_err(during("start a server"))? {
-            Forked::Child => return self.serve(),
-            Forked::Parent { child } => child,
-        };
-        drop(self.mount.take());
-        fork::wait(child).map_err(during("wait for its server")).map(drop)
+        let (mut quick, mut takeovers) = (0, 0);
+        loop {
+            let started = Instant::now();
+            let child = match fork::fork().map_err(during("start a server"))? {
+                Forked::Child => return self.serve(takeovers),
+                Forked::Parent { child } => child,
+            };
+            // The keeper must not have a file of the mount.
+            drop(self.mount.take());
+            let ended = fork::wait(child).map_err(during("wait for its server"))?;
+            // One that was killed did not know that the mount is gone.
+            if ended.exit_status().is_some() {
+                return Ok(());
+            }
+            quick = if started.elapsed() < limits::RULEFS_SETTLED { quick + 1 } else { 0 };
+            takeovers += 1;
+            if quick == limits::RULEFS_TAKEOVERS_MAX {
+                // Whatever kills it comes again; without a keeper, whoever waits gets an error.
+                return Err((
+                    "keep a server alive",
+                    io::Error::from_raw_os_error(libc::ECONNABORTED),
+                ));
+            }
+        }
     }
 
-    fn serve(mut self) -> Result<(), Failure> {
-        let negotiated = negotiate::initialize(&self.connection, self.mode)
-            .map_err(during("agree with the kernel on how to serve"))?;
-        let mount = self.mount.take().ok_or(io::ErrorKind::NotFound.into());
-        let mount = mount.map_err(during("find its mount"))?;
-        let notices = Arc::new(Notices::new(Arc::clone(&self.connection), negotiated));
-        let fs = self.filesystem(negotiated, &notices).map_err(during("open the directory"))?;
-        let threads = self.start_threads(&fs, &notices).map_err(during("start its threads"))?;
-        let ready = Started::Ready { connection: self.number };
-        let ready = control::encode(&ready).map_err(during("encode its answer"))?;
-        socket::send_with_fds(rustix::stdio::stdin(), &ready, &[mount.as_fd()])
-            .map_err(during("answer the daemon"))?;
-        drop(mount);
+    fn serve(mut self, takeovers: u32) -> Result<(), Failure> {
+        let mount = self.mount.take();
+        let (epochs, known) = match takeovers {
+            0 => {
+                let agreed = negotiate::initialize(&self.connection, self.mode);
+                (agreed.map_err(during("agree with the kernel on how to serve"))?, None)
+            }
+            // The agreement outlives the server that made it.
+            _ => {
+                let known = Table::restore(&self.journal).map_err(io::Error::from);
+                let known = known.map_err(during("read what the last server knew"))?;
+                (known.epochs, Some(known))
+            }
+        };
+        let notices = Arc::new(Notices::new(Arc::clone(&self.connection), epochs));
+        let served = Served {
+            tree: &self.tree,
+            mode: self.mode,
+            ids: self.ids,
+            connection: Arc::clone(&self.connection),
+            epochs,
+            notices: Arc::clone(&notices),
+        };
+        let fs = match known {
+            None => Filesystem::new(&served, self.rules.clone(), &self.journal),
+            Some(known) => Filesystem::take_over(&served, known),
+        };
+        let fs = Arc::new(fs.map_err(io::Error::from).map_err(during("open the directory"))?);
+        if takeovers > 0 {
+            notices
+                .resend()
+                .map_err(io::Error::from)
+                .map_err(during("have requests sent again"))?;
+        }
+        let threads =
+            self.start_threads(&fs, &notices, takeovers).map_err(during("start its threads"))?;
+        if let Some(mount) = mount {
+            let ready = Started::Ready { connection: self.number };
+            let ready = control::encode(&ready).map_err(during("encode its answer"))?;
+            socket::send_with_fds(rustix::stdio::stdin(), &ready, &[mount.as_fd()])
+                .map_err(during("answer the daemon"))?;
+        } else {
+            // The last server may have been killed between a change and telling it.
+            fs.tell_everything();
+        }
         wait_for(threads);
         Ok(())
-    }
-
-    fn filesystem(&self, epochs: Epochs, notices: &Arc<Notices>) -> io::Result<Arc<Filesystem>> {
-        let connection = (Arc::clone(&self.connection), epochs);
-        let (rules, served) = (self.rules.clone(), (self.mode, self.ids));
-        Ok(Arc::new(Filesystem::new(&self.tree, rules, served, connection, Arc::clone(notices))?))
     }
 
     fn start_threads(
         &self,
         fs: &Arc<Filesystem>,
         notices: &Arc<Notices>,
+        takeovers: u32,
     ) -> io::Result<Vec<std::thread::JoinHandle<()>>> {
         const STACK_BYTES: usize = 256 * 1024;
         let thread =
@@ -277,7 +328,7 @@ impl Kept {
             fs: Arc::clone(fs),
             notices: Arc::clone(notices),
             connection: self.number,
-            takeovers: 0,
+            takeovers,
         };
         let listener = self.listener.try_clone()?;
         threads.push(thread("control").spawn(move || {

@@ -4,6 +4,9 @@
 //! treat them alike, and otherwise a name never gives more than its own rule allows. A node knows its names, by which
 //! it is found again; a file that has lost its last name is kept open instead, as long as the kernel knows it.
 
+mod judge;
+mod restore;
+
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -11,7 +14,11 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use sandkeep_core::rules::{Permission, State};
 
+use crate::journal::{Journal, Record};
 use crate::wire::ROOT;
+
+pub use judge::Judged;
+pub use restore::Restored;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
@@ -105,6 +112,8 @@ pub struct Table {
     nodes: HashMap<u64, Node>,
     by_key: HashMap<Key, u64>,
     next: u64,
+    /// Where every change is recorded.
+    journal: Option<Journal>,
 }
 
 impl Table {
@@ -118,7 +127,32 @@ impl Table {
             kept: None,
         };
         let by_key = HashMap::from([(root, ROOT)]);
-        Self { nodes: HashMap::from([(ROOT, node)]), by_key, next: ROOT + 1 }
+        Self { nodes: HashMap::from([(ROOT, node)]), by_key, next: ROOT + 1, journal: None }
+    }
+
+    pub fn record_in(&mut self, journal: Journal) {
+        self.journal = Some(journal);
+    }
+
+    /// Records a change. If that fails, nobody can take the mount over; it goes on.
+    pub fn record(&mut self, record: impl FnOnce() -> Record) {
+        if let Some(journal) = &mut self.journal
+            && journal.append(&record()).is_err()
+        {
+            self.journal = None;
+        }
+    }
+
+    pub fn has_long_journal(&self) -> bool {
+        self.journal.as_ref().is_some_and(Journal::is_long)
+    }
+
+    /// Replaces the journal by one of the table as it is.
+    pub fn rewrite_journal(&mut self, image: &Record) {
+        if let Some(journal) = &mut self.journal {
+            // The old one is complete, too: it stays, and this is tried again later.
+            let _ = journal.rewrite(image);
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -147,6 +181,10 @@ impl Table {
 
     /// The node of a name that was found, known or new. The kernel is given it once more.
     pub fn look_up(&mut self, dir: u64, name: &[u8], key: Key, kind: &Kind) -> u64 {
+        self.record(|| {
+            let (name, kind) = (name.to_vec(), kind.tag());
+            Record::LookUp { dir, name, key: key.image(), kind }
+        });
         let id = *self.by_key.entry(key).or_insert(self.next);
         if id == self.next {
             self.next += 1;
@@ -160,7 +198,7 @@ impl Table {
             };
             self.nodes.insert(id, node);
         }
-        self.add_name(id, dir, name);
+        self.insert_name(id, dir, name);
         if let Some(node) = self.nodes.get_mut(&id) {
             node.lookups += 1;
             if let Kind::Directory(_) = kind {
@@ -172,15 +210,25 @@ impl Table {
 
     /// A file that has no name yet.
     pub fn add_nameless(&mut self, key: Key, file: Arc<OwnedFd>) -> u64 {
+        self.record(|| Record::Nameless { key: key.image() });
+        self.insert_nameless(key, Some(file))
+    }
+
+    fn insert_nameless(&mut self, key: Key, kept: Option<Arc<OwnedFd>>) -> u64 {
         let id = self.next;
         self.next += 1;
-        let (names, kept) = (Names::None, Some(file));
+        let names = Names::None;
         self.nodes.insert(id, Node { key, kind: Kind::File, names, lookups: 1, children: 0, kept });
         self.by_key.insert(key, id);
         id
     }
 
     pub fn add_name(&mut self, id: u64, dir: u64, name: &[u8]) {
+        self.record(|| Record::AddName { id, dir, name: name.to_vec() });
+        self.insert_name(id, dir, name);
+    }
+
+    fn insert_name(&mut self, id: u64, dir: u64, name: &[u8]) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         if let Kind::Directory(_) = node.kind {
             // It has exactly one name; an old one is of the time before somebody else moved it.
@@ -199,6 +247,7 @@ impl Table {
     }
 
     pub fn remove_name(&mut self, id: u64, dir: u64, name: &[u8]) {
+        self.record(|| Record::RemoveName { id, dir, name: name.to_vec() });
         let removed = self.nodes.get_mut(&id).is_some_and(|node| node.names.remove(dir, name));
         if removed {
             self.lose_child(dir);
@@ -214,6 +263,7 @@ impl Table {
 
     /// The kernel gives a node back. Returns those that are gone.
     pub fn forget(&mut self, id: u64, count: u64) -> Vec<u64> {
+        self.record(|| Record::Forget { id, count });
         if let Some(node) = self.nodes.get_mut(&id) {
             node.lookups = node.lookups.saturating_sub(count);
         }

@@ -3,7 +3,6 @@
 
 use rustix::io::Errno;
 
-pub const HEADER_IN_BYTES: usize = 40;
 pub const HEADER_OUT_BYTES: usize = 16;
 /// The buffer for requests must have room for more than the largest write.
 pub const REQUEST_EXTRA_BYTES: usize = 4096;
@@ -109,12 +108,10 @@ pub mod set {
 /// A flag of a write by a process without CAP_FSETID.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 
-/// The flag of a request that an earlier server may have read already.
-const UNIQUE_RESEND: u64 = 1 << 63;
-
 #[derive(Clone, Copy, Debug)]
 pub struct Header {
     pub opcode: u32,
+    /// The answer repeats it exactly: its highest bit says that an earlier server may have read the request already.
     pub unique: u64,
     pub node: u64,
     pub uid: u32,
@@ -131,7 +128,7 @@ impl Header {
             return Err(Errno::PROTO);
         }
         let opcode = fields.u32()?;
-        let unique = fields.u64()? & !UNIQUE_RESEND;
+        let unique = fields.u64()?;
         let (node, uid, gid, pid) = (fields.u64()?, fields.u32()?, fields.u32()?, fields.u32()?);
         fields.skip(4)?;
         Ok((Self { opcode, unique, node, uid, gid, pid }, fields))
@@ -177,10 +174,6 @@ impl<'a> Fields<'a> {
             name if name.contains(&b'/') => Err(Errno::INVAL),
             name => Ok(name),
         }
-    }
-
-    pub fn rest(self) -> &'a [u8] {
-        self.0
     }
 }
 
@@ -266,12 +259,12 @@ mod tests {
         let mut message = Vec::new();
         message.extend(44u32.to_ne_bytes());
         message.extend(op::LOOKUP.to_ne_bytes());
-        message.extend((7u64 | UNIQUE_RESEND).to_ne_bytes());
+        message.extend((7u64 | 1 << 63).to_ne_bytes());
         message.extend(1u64.to_ne_bytes());
         message.extend([1u32, 2, 3, 0].map(u32::to_ne_bytes).concat());
         message.extend(b"abc\0");
         let (header, mut fields) = Header::read(&message).unwrap();
-        assert_eq!((header.opcode, header.unique, header.node), (op::LOOKUP, 7, 1));
+        assert_eq!((header.opcode, header.unique, header.node), (op::LOOKUP, 7 | 1 << 63, 1));
         assert_eq!(fields.name().unwrap(), b"abc");
         assert!(fields.u32().is_err());
         assert!(Header::read(&message[..43]).is_err());

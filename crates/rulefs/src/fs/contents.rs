@@ -12,6 +12,7 @@ use sandkeep_core::rules::Permission;
 use super::attributes::drop_set_ids;
 use super::{Answer, Filesystem, Handled, Locked, done};
 use crate::control::{Action, Mode};
+use crate::journal::Record;
 use crate::opened::Access;
 use crate::table::Kind;
 use crate::wire::{self, Fields, Header, Reply, open};
@@ -64,7 +65,7 @@ impl Filesystem {
                 sandkeep_sys::fuse::backing_open(&self.connection, file).map_err(errno)?
             }
         };
-        locked.backings.insert(id, (backing, known.map_or(1, |(_, count)| count + 1)));
+        locked.set_backing(id, backing, known.map_or(1, |(_, count)| count + 1));
         let flags = open::PASSTHROUGH | open::NOFLUSH;
         Ok(Reply::default().u64(id).u32(flags).u32(backing))
     }
@@ -72,12 +73,9 @@ impl Filesystem {
     pub(super) fn release(&self, header: &Header) -> Handled {
         let mut locked = self.lock();
         if let Some((backing, count)) = locked.backings.get(&header.node).copied() {
-            match count {
-                0 | 1 => {
-                    locked.backings.remove(&header.node);
-                    sandkeep_sys::fuse::backing_close(&self.connection, backing).map_err(errno)?;
-                }
-                _ => drop(locked.backings.insert(header.node, (backing, count - 1))),
+            locked.set_backing(header.node, backing, count.saturating_sub(1));
+            if count <= 1 {
+                sandkeep_sys::fuse::backing_close(&self.connection, backing).map_err(errno)?;
             }
         }
         Ok(done())
@@ -212,6 +210,14 @@ impl Filesystem {
 }
 
 impl Locked {
+    fn set_backing(&mut self, id: u64, backing: u32, count: u64) {
+        self.table.record(|| Record::Backing((id, backing, count)));
+        match count {
+            0 => drop(self.backings.remove(&id)),
+            _ => drop(self.backings.insert(id, (backing, count))),
+        }
+    }
+
     /// One descriptor serves all requests about a node: the one that its permission allows.
     pub(super) fn access(&self, id: u64) -> Result<Access, Errno> {
         let node = self.table.get(id)?;

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -18,6 +18,11 @@ tests!(server:
     a_server_is_found_again_after_its_daemon,
     no_server_is_found_where_none_runs,
     changes_from_outside_are_seen_once_they_are_told,
+    a_killed_server_is_replaced_and_open_files_go_on,
+    readers_notice_nothing_of_servers_that_are_killed,
+    rules_are_kept_across_a_takeover,
+    a_server_that_is_killed_again_and_again_is_given_up,
+    a_long_life_does_not_make_the_journal_long,
     a_stopped_server_leaves_no_process_waiting,
     a_killed_keeper_leaves_no_process_waiting,
     the_server_sees_nothing_but_its_tree_and_keeps_few_rights,
@@ -111,6 +116,149 @@ fn changes_from_outside_are_seen_once_they_are_told() {
         assert_eq!(errno(fs::metadata(ground.at("d/a"))), Errno::NOENT);
         assert_eq!(fs::read(ground.at("e/a")).unwrap(), b"replaced");
     });
+}
+
+fn server_of(ground: &Ground) -> i32 {
+    let keeper = pid_of(ground.server.pidfd());
+    wait_until("there is a server", || children(keeper).len() == 1);
+    children(keeper)[0]
+}
+
+/// Kills the server, and waits for the next one.
+fn kill_server(ground: &Ground) {
+    let old = server_of(ground);
+    let takeovers = || {
+        let stats = ground.runtime.block_on(ground.server.stats());
+        stats.map(|stats| stats.takeovers)
+    };
+    let before = takeovers().unwrap();
+    sandkeep_sys::pidfd::kill(sandkeep_sys::pidfd::open(old.cast_unsigned()).unwrap()).unwrap();
+    wait_until("the mount was taken over", || takeovers().is_ok_and(|now| now > before));
+    assert_ne!(server_of(ground), old);
+}
+
+fn a_killed_server_is_replaced_and_open_files_go_on() {
+    both(|mode| {
+        let files = ["a", "d/e/f", "d/g", "gone"];
+        let ground = Ground::new(mode, &everything(), &files);
+        let mut file = File::options().read(true).write(true).open(ground.at("d/e/f")).unwrap();
+        let dir = crate::ground::directory(&ground.at("d"));
+        let linked = ground.at("linked");
+        fs::hard_link(ground.at("a"), &linked).unwrap();
+        fs::rename(ground.at("d/g"), ground.at("d/h")).unwrap();
+        kill_server(&ground);
+        let mut content = String::new();
+        file.read_to_string(&mut content).unwrap();
+        assert_eq!(content, "d/e/f");
+        file.write_all(b" and more").unwrap();
+        file.sync_all().unwrap();
+        assert_eq!(fs::read(ground.below("d/e/f")).unwrap(), b"d/e/f and more");
+        let below =
+            rustix::fs::openat(&dir, "h", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty());
+        let mut renamed = String::new();
+        File::from(below.unwrap()).read_to_string(&mut renamed).unwrap();
+        assert_eq!(renamed, "d/g");
+        assert_eq!(ground.list("d"), ["e", "h"]);
+        assert_eq!(fs::read(linked).unwrap(), b"a");
+        fs::write(ground.at("new"), "new").unwrap();
+        fs::remove_file(ground.at("gone")).unwrap();
+        assert_eq!(ground.list(""), ["a", "d", "linked", "new"]);
+        // And once more, with what the second one knew.
+        kill_server(&ground);
+        file.write_all(b"!").unwrap();
+        assert_eq!(fs::read(ground.below("d/e/f")).unwrap(), b"d/e/f and more!");
+        assert_eq!(fs::read(ground.at("new")).unwrap(), b"new");
+    });
+}
+
+fn readers_notice_nothing_of_servers_that_are_killed() {
+    both(|mode| {
+        let files: Vec<String> = (0..200).map(|n| format!("d{}/f{n}", n % 7)).collect();
+        let ground =
+            Ground::new(mode, &everything(), &files.iter().map(String::as_str).collect::<Vec<_>>());
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let rounds = std::sync::atomic::AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for worker in 0..3 {
+                let (stop, ground, files, rounds) = (&stop, &ground, &files, &rounds);
+                scope.spawn(move || {
+                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        for file in files {
+                            assert_eq!(fs::read_to_string(ground.at(file)).unwrap(), *file);
+                        }
+                        let own = ground.at(&format!("own-{worker}"));
+                        fs::write(&own, "own").unwrap();
+                        assert_eq!(fs::read(&own).unwrap(), b"own");
+                        rounds.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    }
+                });
+            }
+            for _ in 0..3 {
+                kill_server(&ground);
+                let seen = rounds.load(std::sync::atomic::Ordering::Relaxed);
+                wait_until("the readers go on", || {
+                    rounds.load(std::sync::atomic::Ordering::Relaxed) > seen + 6
+                });
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    });
+}
+
+fn rules_are_kept_across_a_takeover() {
+    both(|mode| {
+        let ground = Ground::new(mode, &everything(), &["a", "b", "c"]);
+        assert_eq!(fs::read(ground.at("b")).unwrap(), b"b");
+        ground.replace(&rules(&[("a", Readable, 0), ("c", Writable, 0)]));
+        kill_server(&ground);
+        assert_eq!(ground.list(""), ["a", "c"]);
+        assert_eq!(errno(File::create(ground.at("a"))), Errno::ACCESS);
+        assert_eq!(errno(File::open(ground.at("b"))), Errno::NOENT);
+        fs::write(ground.at("c"), "written").unwrap();
+        ground.replace(&rules(&[("b", Readable, 0)]));
+        assert_eq!(ground.list(""), ["b"]);
+    });
+}
+
+fn a_server_that_is_killed_again_and_again_is_given_up() {
+    let ground = Ground::new(Mode::ZeroMessage, &everything(), &["a"]);
+    let keeper = pid_of(ground.server.pidfd());
+    wait_until("it is given up", || {
+        for server in children(keeper) {
+            let _ = sandkeep_sys::pidfd::open(server.cast_unsigned())
+                .and_then(sandkeep_sys::pidfd::kill);
+        }
+        ground.server.has_ended()
+    });
+    assert_eq!(errno(fs::metadata(ground.at("b"))), Errno::NOTCONN);
+}
+
+fn a_long_life_does_not_make_the_journal_long() {
+    let ground = Ground::new(Mode::ZeroMessage, &everything(), &[]);
+    for round in 0..40 {
+        for n in 0..500 {
+            fs::write(ground.at(&format!("a-name-of-some-length-{round}-{n}")), "").unwrap();
+        }
+        for n in 0..500 {
+            fs::remove_file(ground.at(&format!("a-name-of-some-length-{round}-{n}"))).unwrap();
+        }
+    }
+    let keeper = pid_of(ground.server.pidfd());
+    let sizes = fs::read_dir(format!("/proc/{keeper}/fd")).unwrap().filter_map(|entry| {
+        let path = entry.unwrap().path();
+        let is_journal =
+            fs::read_link(&path).is_ok_and(|to| to.to_string_lossy().contains("memfd:"));
+        is_journal.then(|| fs::metadata(path).unwrap().len())
+    });
+    let sizes: Vec<u64> = sizes.collect();
+    assert_eq!(sizes.len(), 2);
+    assert!(
+        sizes.iter().sum::<u64>() < 2 * sandkeep_core::limits::RULEFS_JOURNAL_MIN_BYTES,
+        "{sizes:?}"
+    );
+    kill_server(&ground);
+    fs::write(ground.at("after"), "it").unwrap();
+    assert_eq!(ground.list(""), ["after"]);
 }
 
 /// A process that reads a file again and again, and one that is inside a request most of the time.
