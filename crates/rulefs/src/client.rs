@@ -188,16 +188,20 @@ impl Server {
     /// Ends the server and its connection; every process that still waits for it gets an error. Succeeds if it has
     /// ended already.
     pub async fn stop(&self) -> Result<(), RulefsError> {
-        // The order matters: a server that reads no more cannot take requests along that nobody answers.
         pidfd::kill(&self.pidfd).map_err(RulefsError::Stop)?;
-        let aborted = fuse::abort(self.connection);
         let gone = async {
             let pidfd = self.pidfd.try_clone()?;
-            reactor::watch(pidfd, Interest::READABLE)?.readable().await.map(drop)
+            drop(reactor::watch(pidfd, Interest::READABLE)?.readable().await?);
+            // The server dies with its keeper. Once nobody has the socket, nobody has the connection.
+            while connect(&self.home, &self.socket).await.is_ok() {
+                tokio::time::sleep(limits::RULEFS_LOOK_AGAIN).await;
+            }
+            io::Result::Ok(())
         };
         match tokio::time::timeout(limits::RULEFS_ENDS, gone).await {
             Ok(gone) => gone.map_err(RulefsError::Stop)?,
-            Err(_) => return Err(RulefsError::Stop(io::ErrorKind::TimedOut.into())),
+            // It waits for its disk, and everybody for it. Its connection still exists, so the number is its own.
+            Err(_) => fuse::abort(self.connection).map_err(RulefsError::Stop)?,
         }
         self.reap();
         let removed = rustix::fs::unlinkat(&self.home, &self.socket, rustix::fs::AtFlags::empty());
@@ -205,17 +209,16 @@ impl Server {
             Ok(()) | Err(rustix::io::Errno::NOENT) => {}
             Err(error) => return Err(RulefsError::Stop(error.into())),
         }
-        aborted.map_err(RulefsError::Stop)
+        Ok(())
     }
 
     /// Removes the entry of a process that has ended.
     fn reap(&self) {
         let mut child = self.child.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(child) = child.as_mut() {
-            // It has ended, so this neither waits nor fails.
-            let _ = child.wait();
+        // One that does not end although it was killed is left behind.
+        if child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(Some(_)))) {
+            *child = None;
         }
-        *child = None;
     }
 
     async fn request(&self, request: &Request) -> Result<Answer, RulefsError> {

@@ -42,12 +42,14 @@ pub enum Record {
         epochs: Epochs,
     },
     LookUp {
+        id: u64,
         dir: u64,
         name: Vec<u8>,
         key: (u64, u64, Permission),
         kind: KindTag,
     },
     Nameless {
+        id: u64,
         key: (u64, u64, Permission),
     },
     AddName {

@@ -15,6 +15,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Instant;
 
 use libc::c_long;
@@ -289,7 +290,7 @@ impl Kept {
                 .map_err(io::Error::from)
                 .map_err(during("have requests sent again"))?;
         }
-        let threads =
+        let ends =
             self.start_threads(&fs, &notices, takeovers).map_err(during("start its threads"))?;
         if let Some(mount) = mount {
             let ready = Started::Ready { connection: self.number };
@@ -300,30 +301,25 @@ impl Kept {
             // The last server may have been killed between a change and telling it.
             fs.tell_everything();
         }
-        wait_for(threads);
+        // It fails only once all have ended.
+        let _ = ends.recv();
         Ok(())
     }
 
+    /// Starts the threads. The end of any of them is the end of all, and comes through the channel.
     fn start_threads(
         &self,
         fs: &Arc<Filesystem>,
         notices: &Arc<Notices>,
         takeovers: u32,
-    ) -> io::Result<Vec<std::thread::JoinHandle<()>>> {
-        const STACK_BYTES: usize = 256 * 1024;
-        let thread =
-            |name: &str| std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
-        let mut threads = Vec::new();
+    ) -> io::Result<Receiver<()>> {
+        let (ended, ends) = sync_channel(limits::RULEFS_THREADS + 2);
         for _ in 0..limits::RULEFS_THREADS {
             let (connection, fs) = (Arc::clone(&self.connection), Arc::clone(fs));
-            threads.push(thread("requests").spawn(move || {
-                serve::answer_requests(&connection, &fs);
-                // The connection has ended, for all of us.
-                std::process::exit(0);
-            })?);
+            spawn("requests", &ended, move || serve::answer_requests(&connection, &fs))?;
         }
         let teller = Arc::clone(notices);
-        threads.push(thread("notices").spawn(move || teller.run())?);
+        spawn("notices", &ended, move || teller.run())?;
         let control = serve::Control {
             fs: Arc::clone(fs),
             notices: Arc::clone(notices),
@@ -331,17 +327,23 @@ impl Kept {
             takeovers,
         };
         let listener = self.listener.try_clone()?;
-        threads.push(thread("control").spawn(move || {
-            control.serve(&listener);
-            std::process::exit(0);
-        })?);
-        Ok(threads)
+        spawn("control", &ended, move || control.serve(&listener))?;
+        Ok(ends)
     }
 }
 
-fn wait_for(threads: Vec<std::thread::JoinHandle<()>>) {
-    for thread in threads {
-        // One that panicked has ended, too.
-        let _ = thread.join();
-    }
+fn spawn(
+    name: &str,
+    ended: &SyncSender<()>,
+    work: impl FnOnce() + Send + 'static,
+) -> io::Result<()> {
+    const STACK_BYTES: usize = 256 * 1024;
+    let ended = ended.clone();
+    let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
+    let run = move || {
+        // After a panic, too: without this thread the others would serve only in part.
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        let _ = ended.try_send(());
+    };
+    thread.spawn(run).map(drop)
 }

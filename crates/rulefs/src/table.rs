@@ -109,7 +109,7 @@ impl Names {
 }
 
 pub struct Table {
-    nodes: HashMap<u64, Node>,
+    nodes: HashMap<u64, Box<Node>>,
     by_key: HashMap<Key, u64>,
     next: u64,
     /// Where every change is recorded.
@@ -127,7 +127,12 @@ impl Table {
             kept: None,
         };
         let by_key = HashMap::from([(root, ROOT)]);
-        Self { nodes: HashMap::from([(ROOT, node)]), by_key, next: ROOT + 1, journal: None }
+        Self {
+            nodes: HashMap::from([(ROOT, Box::new(node))]),
+            by_key,
+            next: ROOT + 1,
+            journal: None,
+        }
     }
 
     pub fn record_in(&mut self, journal: Journal) {
@@ -161,7 +166,7 @@ impl Table {
 
     /// One that the kernel names; ESTALE if it is one of an earlier life.
     pub fn get(&self, id: u64) -> Result<&Node, Errno> {
-        self.nodes.get(&id).ok_or(Errno::STALE)
+        self.nodes.get(&id).map(Box::as_ref).ok_or(Errno::STALE)
     }
 
     pub fn directory(&self, id: u64) -> Result<&Arc<State>, Errno> {
@@ -176,28 +181,27 @@ impl Table {
     }
 
     pub fn ids(&self) -> impl Iterator<Item = (u64, &Node)> {
-        self.nodes.iter().map(|(id, node)| (*id, node))
+        self.nodes.iter().map(|(id, node)| (*id, &**node))
     }
 
     /// The node of a name that was found, known or new. The kernel is given it once more.
     pub fn look_up(&mut self, dir: u64, name: &[u8], key: Key, kind: &Kind) -> u64 {
+        let id = self.find(key).unwrap_or(self.next);
         self.record(|| {
             let (name, kind) = (name.to_vec(), kind.tag());
-            Record::LookUp { dir, name, key: key.image(), kind }
+            Record::LookUp { id, dir, name, key: key.image(), kind }
         });
-        let id = *self.by_key.entry(key).or_insert(self.next);
-        if id == self.next {
-            self.next += 1;
-            let node = Node {
-                key,
-                kind: kind.clone(),
-                names: Names::None,
-                lookups: 0,
-                children: 0,
-                kept: None,
-            };
-            self.nodes.insert(id, node);
-        }
+        self.give(id, (dir, name), key, kind);
+        id
+    }
+
+    fn give(&mut self, id: u64, (dir, name): (u64, &[u8]), key: Key, kind: &Kind) {
+        self.by_key.entry(key).or_insert(id);
+        self.next = self.next.max(id + 1);
+        self.nodes.entry(id).or_insert_with(|| {
+            let (kind, names) = (kind.clone(), Names::None);
+            Box::new(Node { key, kind, names, lookups: 0, children: 0, kept: None })
+        });
         self.insert_name(id, dir, name);
         if let Some(node) = self.nodes.get_mut(&id) {
             node.lookups += 1;
@@ -205,22 +209,22 @@ impl Table {
                 node.kind = kind.clone();
             }
         }
-        id
     }
 
     /// A file that has no name yet.
     pub fn add_nameless(&mut self, key: Key, file: Arc<OwnedFd>) -> u64 {
-        self.record(|| Record::Nameless { key: key.image() });
-        self.insert_nameless(key, Some(file))
+        let id = self.next;
+        self.record(|| Record::Nameless { id, key: key.image() });
+        self.give_nameless(id, key, Some(file));
+        id
     }
 
-    fn insert_nameless(&mut self, key: Key, kept: Option<Arc<OwnedFd>>) -> u64 {
-        let id = self.next;
-        self.next += 1;
-        let names = Names::None;
-        self.nodes.insert(id, Node { key, kind: Kind::File, names, lookups: 1, children: 0, kept });
+    fn give_nameless(&mut self, id: u64, key: Key, kept: Option<Arc<OwnedFd>>) {
+        self.next = self.next.max(id + 1);
+        let (kind, names) = (Kind::File, Names::None);
+        let node = Node { key, kind, names, lookups: 1, children: 0, kept };
+        self.nodes.insert(id, Box::new(node));
         self.by_key.insert(key, id);
-        id
     }
 
     pub fn add_name(&mut self, id: u64, dir: u64, name: &[u8]) {
@@ -229,6 +233,10 @@ impl Table {
     }
 
     fn insert_name(&mut self, id: u64, dir: u64, name: &[u8]) {
+        // Somebody else has moved directories into each other, and the kernel has not noticed yet.
+        if self.is_within(dir, id) {
+            return;
+        }
         let Some(node) = self.nodes.get_mut(&id) else { return };
         if let Kind::Directory(_) = node.kind {
             // It has exactly one name; an old one is of the time before somebody else moved it.
@@ -244,6 +252,18 @@ impl Table {
         if let Some(dir) = self.nodes.get_mut(&dir) {
             dir.children += 1;
         }
+    }
+
+    /// Whether a directory is another one, or below it.
+    fn is_within(&self, mut dir: u64, above: u64) -> bool {
+        while dir != above {
+            let node = self.nodes.get(&dir);
+            match node.and_then(|node| node.names.as_slice().first()) {
+                Some(name) => dir = name.dir,
+                None => return false,
+            }
+        }
+        true
     }
 
     pub fn remove_name(&mut self, id: u64, dir: u64, name: &[u8]) {
@@ -294,7 +314,7 @@ impl Table {
         let mut candidates = vec![id];
         while let Some(id) = candidates.pop() {
             let is_unused = |node: &Node| node.lookups == 0 && node.children == 0;
-            if id == ROOT || !self.nodes.get(&id).is_some_and(is_unused) {
+            if id == ROOT || !self.get(id).is_ok_and(is_unused) {
                 continue;
             }
             let Some(node) = self.nodes.remove(&id) else { continue };
@@ -359,6 +379,17 @@ mod tests {
         assert_eq!(table.get(ROOT).unwrap().children, 1);
         table.forget(id, 2);
         assert_eq!(table.get(ROOT).unwrap().children, 0);
+    }
+
+    #[test]
+    fn directories_that_were_moved_into_each_other_make_no_circle() {
+        let (mut table, dir) = table();
+        let outer = table.look_up(ROOT, b"a", key(2), &dir);
+        let inner = table.look_up(outer, b"b", key(3), &dir);
+        table.look_up(inner, b"a", key(2), &dir);
+        assert_eq!(table.get(outer).unwrap().names.as_slice()[0].dir, ROOT);
+        table.look_up(inner, b"itself", key(3), &dir);
+        assert_eq!(table.get(inner).unwrap().names.as_slice()[0].dir, outer);
     }
 
     #[test]

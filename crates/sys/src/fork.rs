@@ -29,7 +29,7 @@ pub fn fork() -> io::Result<Forked> {
             rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
             // It may have died before that.
             if rustix::process::getppid() != Some(parent) {
-                std::process::exit(1);
+                return Err(io::ErrorKind::BrokenPipe.into());
             }
             Ok(Forked::Child)
         }

@@ -17,6 +17,15 @@ enum Segment {
     Any,
 }
 
+impl Segment {
+    fn literal(&self) -> Option<&[u8]> {
+        match self {
+            Self::Literal(text) => Some(text),
+            Self::Wild(_) | Self::Any => None,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     segments: Box<[Segment]>,
@@ -143,14 +152,7 @@ impl Pattern {
             (RuleType::Glob, [literals @ .., Segment::Any]) => literals,
             (RuleType::Glob, _) => return None,
         };
-        let text = |segment: &'_ Segment| matches!(segment, Segment::Literal(_));
-        literals.iter().all(text).then(|| {
-            let text = |segment| match segment {
-                &Segment::Literal(ref text) => Some(&**text),
-                Segment::Wild(_) | Segment::Any => None,
-            };
-            literals.iter().filter_map(text).collect()
-        })
+        literals.iter().map(Segment::literal).collect()
     }
 
     fn end(&self) -> Positions {

@@ -65,7 +65,8 @@ impl Locked {
             return Ok(false);
         }
         let dir = self.directory(place.dir)?;
-        let mut left = limits::RULEFS_WAY_MAX_NAMES;
+        let (names, depth) = (limits::RULEFS_WAY_MAX_NAMES, limits::WALK_DEPTH_MAX);
+        let mut left = Left { names, depth };
         self.leads_on(&dir, place.name, &place.state, &mut left)
     }
 
@@ -75,9 +76,9 @@ impl Locked {
         above: impl AsFd,
         name: &[u8],
         state: &State,
-        left: &mut usize,
+        left: &mut Left,
     ) -> Result<bool, Errno> {
-        if !self.rules.may_reach(state, Permission::View) {
+        if left.depth == 0 || !self.rules.may_reach(state, Permission::View) {
             return Ok(false);
         }
         let dir = match open_directory_beneath(above, name) {
@@ -89,22 +90,29 @@ impl Locked {
             Err(error) => return Err(error),
         };
         let mut directories = Vec::new();
-        for name in names_in(&dir, left)? {
+        for name in names_in(&dir, &mut left.names)? {
             if self.rules.permission(state, &name) > Permission::None {
                 return Ok(true);
             }
             directories.push(name);
         }
+        left.depth -= 1;
         for name in directories {
             let state = self.rules.step(state, &name).1;
-            if self.rules.may_reach(&state, Permission::View)
-                && self.leads_on(&dir, &name, &state, left)?
-            {
+            if self.leads_on(&dir, &name, &state, left)? {
                 return Ok(true);
             }
         }
+        left.depth += 1;
         Ok(false)
     }
+}
+
+/// What a search may still use.
+struct Left {
+    names: usize,
+    /// Every level holds a descriptor.
+    depth: usize,
 }
 
 /// The names in a directory, without `.` and `..`, as far as the limit allows.

@@ -30,10 +30,10 @@ impl Table {
         for id in self.nodes.keys() {
             self.judge_directory(*id, rules, &mut dirs);
         }
-        let judge = |(id, node): (&u64, &super::Node)| {
-            if let Some(permission) = dirs.permissions.get(id) {
-                let state = dirs.states.get(id).cloned();
-                return Judged { id: *id, permission: *permission, state };
+        let judge = |(id, node): (u64, &super::Node)| {
+            if let Some(permission) = dirs.permissions.get(&id) {
+                let state = dirs.states.get(&id).cloned();
+                return Judged { id, permission: *permission, state };
             }
             // The lowest of its names: one that allows more gets a node of its own with the next lookup.
             let of_name =
@@ -42,9 +42,9 @@ impl Table {
             let lowest = names.iter().map(|name| of_name(name).unwrap_or(Permission::None)).min();
             // Without a name no rule matches it. It is a file that its user has made or removed.
             let permission = lowest.unwrap_or(node.key.permission);
-            Judged { id: *id, permission, state: None }
+            Judged { id, permission, state: None }
         };
-        self.nodes.iter().map(judge).collect()
+        self.ids().map(judge).collect()
     }
 
     /// Fills in the states of a directory and of those above it that are not known yet.

@@ -49,14 +49,14 @@ impl Table {
         epochs: Epochs,
     ) -> Record {
         let name = |name: &Name| (name.dir, name.name.to_vec());
-        let node = |(id, node): (&u64, &Node)| -> NodeImage {
+        let node = |(id, node): (u64, &Node)| -> NodeImage {
             let names = node.names.as_slice().iter().map(name).collect();
-            (*id, node.key.image(), node.kind.tag(), names, node.lookups)
+            (id, node.key.image(), node.kind.tag(), names, node.lookups)
         };
         let backing = |(id, (backing, count)): (&u64, &(u32, u64))| (*id, *backing, *count);
         Record::Image {
             next: self.next,
-            nodes: self.nodes.iter().map(node).collect(),
+            nodes: self.ids().map(node).collect(),
             rules: WireRules::from(rules),
             backings: backings.iter().map(backing).collect(),
             epochs,
@@ -96,7 +96,8 @@ impl Table {
             let names = Names::Several(names.collect());
             table.by_key.entry(key).or_insert(id);
             let (children, kept) = (0, None);
-            table.nodes.insert(id, Node { key, kind, names, lookups, children, kept });
+            let node = Node { key, kind, names, lookups, children, kept };
+            table.nodes.insert(id, Box::new(node));
         }
         let dirs: Vec<u64> = table
             .nodes
@@ -128,14 +129,14 @@ impl Restored {
         let table = &mut self.table;
         match record {
             Record::Image { .. } => return Err(Errno::PROTO),
-            Record::LookUp { dir, name, key, kind: tag } => {
+            Record::LookUp { id, dir, name, key, kind: tag } => {
                 let state = match tag {
                     KindTag::Directory => self.rules.step(table.directory(dir)?, &name).1,
                     _ => self.rules.root(),
                 };
-                table.look_up(dir, &name, Key::of_image(key), &kind(tag, &Arc::new(state)));
+                table.give(id, (dir, &name), Key::of_image(key), &kind(tag, &Arc::new(state)));
             }
-            Record::Nameless { key } => drop(table.insert_nameless(Key::of_image(key), None)),
+            Record::Nameless { id, key } => table.give_nameless(id, Key::of_image(key), None),
             Record::AddName { id, dir, name } => table.add_name(id, dir, &name),
             Record::RemoveName { id, dir, name } => table.remove_name(id, dir, &name),
             Record::Forget { id, count } => drop(table.forget(id, count)),
