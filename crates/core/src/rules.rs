@@ -41,6 +41,7 @@ use utoipa::ToSchema;
 
 pub use draft::{InvalidRules, RulesDraft};
 pub use engine::{Decision, Reason, Rules, State};
+pub use pattern::InvalidPattern;
 pub use plain::{Plain, PlainAccess};
 pub use presets::{RulePreset, UnknownPreset};
 

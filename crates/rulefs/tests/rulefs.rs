@@ -1,6 +1,8 @@
 //! The filesystem on a real mount, as root. This program is also the server that it tests: a server must be started by
 //! a process without threads, so the tests have a harness of their own, with the arguments of the usual one.
 
+#![expect(clippy::unwrap_used, reason = "tests say what must hold by panicking when it does not")]
+
 #[path = "it/escapes.rs"]
 mod escapes;
 #[path = "it/ground.rs"]
@@ -11,6 +13,8 @@ mod programs;
 mod semantics;
 #[path = "it/server.rs"]
 mod server;
+#[path = "it/support/wait.rs"]
+mod wait;
 
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;

@@ -5,7 +5,7 @@ use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Rule, RulePreset, Rules};
+use super::{InvalidPattern, Rule, RulePreset, Rules};
 use crate::limits;
 
 /// A preset, own rules, or both. Read from the name of a preset, from a list of rules, or from an object.
@@ -25,7 +25,12 @@ pub enum InvalidRules {
     TooLong,
     /// `at` counts from 0, the rules of a preset included.
     #[error("rule {pattern:?}: {problem}")]
-    Pattern { at: usize, pattern: String, problem: String },
+    Pattern {
+        at: usize,
+        pattern: String,
+        #[source]
+        problem: InvalidPattern,
+    },
 }
 
 impl From<RulePreset> for RulesDraft {

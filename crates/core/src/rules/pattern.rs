@@ -17,6 +17,35 @@ enum Segment {
     Any,
 }
 
+/// Why a text is not a pattern.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidPattern {
+    #[error("the pattern is empty; ** matches everything")]
+    Empty,
+    #[error("a pattern has at most {} bytes", limits::RULE_PATTERN_MAX_BYTES)]
+    TooLong,
+    #[error("a pattern has at most {} segments", limits::RULE_SEGMENTS_MAX)]
+    TooDeep,
+    #[error("a pattern has no NUL")]
+    Nul,
+    #[error("type {kind} takes no wildcards; use type glob")]
+    Wildcards { kind: RuleType },
+    #[error("a path that ends with / is a directory, not a file")]
+    FileIsDirectory,
+    #[error("end a glob with /** to match everything below")]
+    GlobIsDirectory,
+    #[error("a segment between two / is empty")]
+    EmptySegment,
+    #[error("{segment} is not a name; patterns start at the root")]
+    NotAName { segment: String },
+    #[error("{segment}: ** is a whole segment; use * within one")]
+    Stars { segment: String },
+    #[error(
+        "{segment}: {odd} has no meaning in a glob; use *, several rules, or type file or directory"
+    )]
+    Odd { segment: String, odd: char },
+}
+
 impl Segment {
     fn literal(&self) -> Option<&[u8]> {
         match self {
@@ -44,14 +73,13 @@ pub struct Weight {
 }
 
 impl Pattern {
-    pub fn parse(rule: &Rule) -> Result<Self, String> {
+    pub fn parse(rule: &Rule) -> Result<Self, InvalidPattern> {
         let text = rule.pattern.as_str();
         if text.len() > limits::RULE_PATTERN_MAX_BYTES {
-            let max = limits::RULE_PATTERN_MAX_BYTES;
-            return Err(format!("a pattern has at most {max} bytes"));
+            return Err(InvalidPattern::TooLong);
         }
         if text.contains('\0') {
-            return Err("a pattern has no NUL".to_owned());
+            return Err(InvalidPattern::Nul);
         }
         let names_directory = text.ends_with('/') && text.len() > 1;
         let inner = text.strip_prefix('/').unwrap_or(text);
@@ -61,22 +89,21 @@ impl Pattern {
             false => RuleType::Directory,
         });
         if kind != RuleType::Glob && inner.contains('*') {
-            return Err(format!("type {kind} takes no wildcards; use type glob"));
+            return Err(InvalidPattern::Wildcards { kind });
         }
         if names_directory && kind == RuleType::File {
-            return Err("a path that ends with / is a directory".to_owned());
+            return Err(InvalidPattern::FileIsDirectory);
         }
         if names_directory && kind == RuleType::Glob {
-            return Err("end a glob with /** to match everything below".to_owned());
+            return Err(InvalidPattern::GlobIsDirectory);
         }
         let segments = match inner {
             "" if kind == RuleType::Directory && !text.is_empty() => Vec::new(),
-            "" => return Err("the pattern is empty; ** matches everything".to_owned()),
+            "" => return Err(InvalidPattern::Empty),
             inner => inner.split('/').map(|s| segment(s, kind)).collect::<Result<_, _>>()?,
         };
         if segments.len() > limits::RULE_SEGMENTS_MAX {
-            let max = limits::RULE_SEGMENTS_MAX;
-            return Err(format!("a pattern has at most {max} segments"));
+            return Err(InvalidPattern::TooDeep);
         }
         Ok(Self { segments: segments.into(), kind })
     }
@@ -170,24 +197,23 @@ impl Pattern {
     }
 }
 
-fn segment(text: &str, kind: RuleType) -> Result<Segment, String> {
+fn segment(text: &str, kind: RuleType) -> Result<Segment, InvalidPattern> {
+    let own = || super::shown(text);
     match text {
-        "" => return Err("a segment between two / is empty".to_owned()),
-        "." | ".." => return Err(format!("{text} is not a name; patterns start at the root")),
+        "" => return Err(InvalidPattern::EmptySegment),
+        "." | ".." => return Err(InvalidPattern::NotAName { segment: own() }),
         "**" => return Ok(Segment::Any),
         _ => {}
     }
     if text.contains("**") {
-        return Err(format!("{text}: ** is a whole segment; use * within one"));
+        return Err(InvalidPattern::Stars { segment: own() });
     }
     if kind != RuleType::Glob {
         return Ok(Segment::Literal(text.as_bytes().into()));
     }
     // A caller who knows them from other tools would think that something is protected.
     if let Some(odd) = text.chars().find(|c| matches!(c, '?' | '[' | ']' | '{' | '}' | '\\')) {
-        return Err(format!(
-            "{text}: {odd} has no meaning in a glob; use *, several rules, or type file or directory"
-        ));
+        return Err(InvalidPattern::Odd { segment: own(), odd });
     }
     Ok(match text.contains('*') {
         true => Segment::Wild(text.split('*').map(|piece| piece.as_bytes().into()).collect()),

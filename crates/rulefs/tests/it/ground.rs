@@ -5,13 +5,14 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode as FileMode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use sandkeep_core::rules::{Permission, Rule, Rules};
 use sandkeep_rulefs::{Ids, Mode, Server, Start};
+
+pub use crate::wait::wait_until;
 
 pub const SERVER: &str = "serve-a-directory";
 
@@ -149,14 +150,5 @@ pub fn errno<T: std::fmt::Debug>(result: io::Result<T>) -> Errno {
         Some(Errno::OVERFLOW) => Errno::ACCESS,
         Some(errno) => errno,
         None => panic!("{error}"),
-    }
-}
-
-#[track_caller]
-pub fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(60), "waited too long until {what}");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
