@@ -46,6 +46,16 @@ impl Ground {
     }
 
     pub fn with_ids(mode: Mode, rules: &Rules, files: &[&str], ids: Ids) -> Self {
+        Self::prepared(mode, rules, files, (ids, |_| {}))
+    }
+
+    /// The last is done to the mount before it is attached.
+    pub fn prepared(
+        mode: Mode,
+        rules: &Rules,
+        files: &[&str],
+        (ids, prepare): (Ids, impl FnOnce(&OwnedFd)),
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(dir.path(), open).unwrap();
@@ -75,6 +85,7 @@ impl Ground {
             socket: "rulefs",
         };
         let (server, mount) = runtime.block_on(Server::start(start)).unwrap();
+        prepare(&mount);
         sandkeep_sys::mount::attach(mount, dir.path().join("mnt")).unwrap();
         Self { dir, server, runtime }
     }

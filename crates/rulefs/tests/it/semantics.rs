@@ -2,12 +2,14 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 
 use rustix::fs::{AtFlags, CWD, RenameFlags, Timestamps, XattrFlags};
 use rustix::io::Errno;
 use sandkeep_core::rules::Permission::{None as Hidden, Read as Readable, View, Write as Writable};
 use sandkeep_rulefs::{Action, Ids, Mode};
+use sandkeep_sys::namespace::{self, ChildStack, IdMap};
 
 use crate::ground::{Ground, both, errno, everything, rules};
 use crate::tests;
@@ -22,6 +24,7 @@ tests!(semantics:
     directories_move_only_where_nothing_below_changes,
     links_need_write_at_both_ends,
     ids_are_those_of_the_sandbox,
+    a_mount_can_be_id_mapped_instead,
     extended_attributes_are_those_of_users,
     large_directories_are_listed_completely,
     refusals_are_recorded,
@@ -287,6 +290,35 @@ fn ids_are_those_of_the_sandbox() {
         assert_eq!(made.raw_os_error(), overflow);
         let given = std::os::unix::fs::chown(ground.at("a"), Some(5), None).unwrap_err();
         assert_eq!(given.raw_os_error(), overflow);
+    });
+}
+
+fn a_mount_can_be_id_mapped_instead() {
+    both(|mode| {
+        let ids = Ids { disk_base: 0, shown_base: 0, count: 65_536 };
+        let rules = rules(&[("**/*", Writable, 0), ("r", Readable, 1)]);
+        let map = |mount: &std::os::fd::OwnedFd| {
+            let proc = crate::ground::directory("/proc".as_ref());
+            let mut stack = ChildStack::new(64 * 1024);
+            let users = namespace::user(proc.as_fd(), &mut stack, IdMap::range(900_000)).unwrap();
+            let attributes = rustix::mount::MountAttrFlags::empty();
+            sandkeep_sys::mount::set_id_map(mount, attributes, users).unwrap();
+        };
+        let ground = Ground::prepared(mode, &rules, &["a", "r"], (ids, map));
+        std::os::unix::fs::chown(ground.below(""), Some(1000), Some(1000)).unwrap();
+        assert_eq!(fs::metadata(ground.at("a")).unwrap().uid(), 900_000);
+        let made = std::process::Command::new("setpriv")
+            .args(["--reuid=901000", "--regid=901000", "--clear-groups", "sh", "-ec"])
+            .arg("echo x > new; cat new r; ! echo y > r")
+            .current_dir(ground.root())
+            .output()
+            .unwrap();
+        assert_eq!(
+            (made.status.success(), crate::ground::text(&made.stdout)),
+            (true, "x\nr".to_owned()),
+            "{made:?}"
+        );
+        assert_eq!(fs::metadata(ground.below("new")).unwrap().uid(), 1000);
     });
 }
 
