@@ -47,6 +47,11 @@ pub const STDIN_PAUSE: Duration = Duration::from_secs(10);
 pub const EXEC_END_TOLD: Duration = Duration::from_secs(5);
 /// How long a refused upload is drained, so that the client reads our error.
 pub const REFUSED_UPLOAD_READ: Duration = Duration::from_secs(20);
+
+/// How much of a request that is answered already is still read, and for how long, so that its connection can be used
+/// for the next one.
+pub const UNREAD_MAX_BYTES: usize = MIB as usize;
+pub const UNREAD_READ: Duration = Duration::from_secs(5);
 /// How long a client may take to send the body, and the headers, of a request.
 pub const BODY_READ: Duration = Duration::from_secs(60);
 pub const HEADERS_READ: Duration = Duration::from_secs(60);

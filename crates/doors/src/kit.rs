@@ -32,6 +32,7 @@ mod refusal;
 mod stream_lease;
 pub mod tls;
 pub mod trace;
+mod unread;
 pub mod who;
 
 use std::sync::Arc;

@@ -37,6 +37,7 @@ use super::gate::{Connection, Peer};
 use super::origins::Reach;
 use super::stream_lease::Cuttable;
 use super::tls::Tls;
+use super::unread::Unread;
 use crate::auth::Mode;
 use sandkeep_core::limits::{
     ACCEPT_RETRY, HEADERS_READ, SHUTDOWN_DRAIN, STRANGER_HEAD, TLS_HANDSHAKE,
@@ -207,7 +208,7 @@ where
         asks.cancel();
         request.extensions_mut().insert(known.clone());
         name_host(&mut request);
-        router.call(request)
+        router.call(Unread::wrap(request))
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_READ);
