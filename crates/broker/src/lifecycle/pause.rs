@@ -2,8 +2,8 @@
 //!
 //! A command that a client waits for is never frozen unexpectedly: a pause waits for running commands, up to a limit,
 //! and otherwise refuses and names them. Processes and idle shells are frozen with the sandbox. During the wait nothing
-//! is recorded, and new commands still start. After the intent no more start, so a second check finds those that
-//! started in between.
+//! is recorded, and new commands still start, unless they are to be kept out. After the intent no more start, so a second
+//! check finds those that started in between.
 
 use std::time::Duration;
 
@@ -24,6 +24,8 @@ use sandkeep_runtime::RuntimeError;
 pub enum InFlight {
     /// They may end within this time; a command that does not end in time makes the pause fail.
     Drain(Duration),
+    /// The same, and new ones are refused meanwhile.
+    DrainShut(Duration),
     /// They are frozen.
     Freeze,
 }
@@ -62,7 +64,11 @@ impl Supervisor {
         }
         let deadline = match in_flight {
             InFlight::Freeze => None,
-            InFlight::Drain(limit) => Some(Instant::now() + limit),
+            InFlight::Drain(limit) | InFlight::DrainShut(limit) => Some(Instant::now() + limit),
+        };
+        let _shut = match in_flight {
+            InFlight::DrainShut(_) => Some(self.execs.activity.shut()),
+            InFlight::Freeze | InFlight::Drain(_) => None,
         };
         loop {
             if let Some(deadline) = deadline {

@@ -114,9 +114,9 @@ impl Supervisor {
         let none_waits: usize = 0;
         let (waiting, destroys) = watch::channel(none_waits);
         let activity = Arc::new(Activity::new(
+            &meta.id,
             Arc::clone(&shared.clock),
-            shared.data.boot_id(),
-            meta.began.clone(),
+            (shared.data.boot_id(), meta.began.clone()),
             shared.policy.max_concurrent_tasks,
         ));
         let home = shared.data.home(&meta.id);

@@ -155,7 +155,7 @@ pub async fn pause(
 ) -> Result<Json<Nothing>, Refusal> {
     let id = find(&broker, &who, &asked.session_id).await?;
     refuse_in(&broker, &who, &id, Verb::Pause, SandboxState::Paused).await?;
-    broker.pause(&who, &id, InFlight::Drain(FLEX_PAUSE_DRAIN)).await?;
+    broker.pause(&who, &id, InFlight::DrainShut(FLEX_PAUSE_DRAIN)).await?;
     Ok(Json(Nothing {}))
 }
 
