@@ -28,4 +28,4 @@ pub mod rest;
 #[cfg(feature = "urule")]
 mod urule;
 
-pub use front::{Front, MessageDoor};
+pub use front::{Front, MessageDoor, OwnDoor};

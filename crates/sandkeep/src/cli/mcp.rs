@@ -71,12 +71,9 @@ async fn in_place(
     let bound = listener.local_addr().map_err(cannot)?;
     let (assembled, auth) =
         assemble::companion(settings, data, &Wanted::by(settings, None)).await?;
-    let front = Front {
-        auth: Arc::new(auth),
-        origins: Origins::new(Vec::new()),
-        tls: None,
-        domain: settings.domain.clone(),
-    };
+    let origins = Origins::new(Vec::new());
+    let domain = settings.domain.clone();
+    let front = Front { origins, domain, ..Front::new(Arc::new(auth)) };
     let server = front.mcp(assembled.broker.clone(), bound);
     let over = CancellationToken::new();
     let door = front.serve(listener, assembled.broker.clone(), over.cancelled());

@@ -6,6 +6,7 @@
 
 mod certificate;
 mod commands;
+mod entrances;
 pub mod messaging;
 mod notify;
 
@@ -71,11 +72,13 @@ pub async fn run(loaded: Loaded, around: &Surroundings) -> Result<Exit, Failure>
     let data = DataDir::open(&settings.data_dir).map_err(Error::from)?;
     let tls = certificate::open(&settings, data.path())?;
     let (listener, address) = listen(settings.listen).await?;
+    let own = entrances::open(&settings).await?;
     let (assembled, auth) = assemble::daemon(&settings, data).await?;
     let mut commands = Commands::wanted(&settings)?;
     let messaging = Messaging::start(&settings, &assembled.broker)?;
     let url = url(address, tls.as_ref());
     greet(&assembled, &url, address, tls.as_ref());
+    own.iter().for_each(entrances::Entrance::announce);
     // Connections are answered from now on: the listener was opened before the broker.
     supervisor.tell(Stage::Ready, &format!("listens on {url}"));
     let front = Front {
@@ -83,6 +86,8 @@ pub async fn run(loaded: Loaded, around: &Surroundings) -> Result<Exit, Failure>
         origins: Origins::new(settings.cors_origins),
         tls: tls.map(|served| served.tls),
         domain: settings.domain,
+        launch_address: settings.flex.advertise_addr,
+        own: own.into_iter().map(|entrance| (entrance.door, entrance.listener)).collect(),
     };
     commands.start(&front, &assembled.broker);
     let stop = async {
@@ -100,7 +105,11 @@ pub async fn run(loaded: Loaded, around: &Surroundings) -> Result<Exit, Failure>
 /// If others can reach the daemon, it must require credentials from the first moment on; that a key may be created
 /// later does not count.
 fn refuse_open_doors(settings: &Settings) -> Result<(), Failure> {
-    let address = settings.listen;
+    let all = [settings.listen].into_iter().chain(entrances::addresses(settings));
+    all.into_iter().try_for_each(|address| refuse_open_door(settings, address))
+}
+
+fn refuse_open_door(settings: &Settings, address: SocketAddr) -> Result<(), Failure> {
     if address.ip().to_canonical().is_loopback() {
         return Ok(());
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::Surroundings;
 use super::audit::AuditSettings;
 use super::commands::{self, CommandSettings, PuristaSettings};
+use super::doors::FlexSettings;
 use super::identity::{OidcSettings, TlsSettings};
 use super::nats::{NatsSettings, UruleSettings};
 use sandkeep_broker::{PoolMarks, Profile, Quotas};
@@ -53,6 +54,7 @@ pub struct Settings {
     pub commands: CommandSettings,
     pub purista: PuristaSettings,
     pub urule: UruleSettings,
+    pub flex: FlexSettings,
     /// Places that may be called though they are not public.
     pub outgoing_allow: Vec<Allowed>,
     /// Additional CA certificates for registries.
@@ -125,6 +127,7 @@ impl Settings {
             commands: CommandSettings::default(),
             purista: PuristaSettings::default(),
             urule: UruleSettings::default(),
+            flex: FlexSettings::default(),
             outgoing_allow: Vec::new(),
             registry_ca: None,
             registry_auth: None,
@@ -144,6 +147,7 @@ impl Settings {
         let mut found: Vec<_> =
             self.tls.contradiction().into_iter().chain(self.oidc.contradiction()).collect();
         found.extend(self.nats.contradictions());
+        found.extend(self.flex.contradiction());
         let has_server = self.nats.url.is_some();
         found.extend(commands::contradictions(has_server, &self.commands, &self.purista));
         let profile = self.default_profile.as_ref();

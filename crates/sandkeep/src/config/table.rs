@@ -206,6 +206,7 @@ macro_rules! quota {
 }
 
 mod commands;
+mod doors;
 mod events;
 mod identity;
 mod nats;
@@ -222,6 +223,7 @@ pub fn rows() -> impl Iterator<Item = &'static Setting> {
         commands::COMMANDS,
         commands::PURISTA,
         nats::URULE,
+        doors::FLEX,
         LIMITS,
         &ORGANIZATION,
         &USER,

@@ -97,7 +97,7 @@ impl Daemon {
         let auth = Auth::open(dir.path(), Arc::new(directory), None).await.expect("an empty store");
         let domain = "localhost".to_owned();
         let origins = Origins::default();
-        let front = Front { auth: Arc::new(auth), origins, tls: None, domain };
+        let front = Front { origins, domain, ..Front::new(Arc::new(auth)) };
         let served = tokio::spawn(front.serve(listener, broker, stopped));
         sandkeep_outgoing::crypto::provide();
         let http = reqwest::Client::builder().no_proxy().build().expect("a client");
