@@ -68,8 +68,8 @@ pub enum Error {
     SourceInvalid { problem: String },
 
     /// The path may exist, but this caller may not use it.
-    #[error("{path} is not under any of the daemon's source_roots")]
-    SourceForbidden { path: String },
+    #[error("{path} is not under any of the daemon's {setting}")]
+    SourceForbidden { path: String, setting: &'static str },
 
     /// A remote source that could not be fetched.
     #[error("{problem}")]

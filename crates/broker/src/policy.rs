@@ -18,6 +18,7 @@ use crate::error::Error;
 use sandkeep_core::{
     NamesOnly, OnTimeout, Privilege, ResourcesDraft, SnapshotName, SpecDraft, Timeouts, limits,
 };
+use sandkeep_storage::Dataset;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
@@ -43,6 +44,8 @@ pub struct Policy {
     pub profiles: BTreeMap<String, Profile>,
     /// Directories of the host that every caller may use as sources.
     pub source_roots: Vec<PathBuf>,
+    /// Datasets in the pool of the storage whose snapshots every caller may use as sources.
+    pub source_datasets: Vec<Dataset>,
     /// Maximum size of an uploaded archive.
     pub max_upload_bytes: u64,
     /// The host's disk space that is reserved: with less than this, nothing more is written for tenants outside of the
@@ -85,6 +88,7 @@ impl Default for Policy {
             default_profile: None,
             profiles: BTreeMap::new(),
             source_roots: Vec::new(),
+            source_datasets: Vec::new(),
             max_upload_bytes: limits::UPLOAD_DEFAULT_BYTES,
             host_reserve_bytes: limits::HOST_RESERVE_DEFAULT_MB * limits::MIB,
             pool: PoolMarks::default(),

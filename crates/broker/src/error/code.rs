@@ -146,6 +146,7 @@ fn of_storage(error: &StorageError) -> Code {
         | StorageError::LayerInUse { .. } => Code::StorageInconsistent,
         // It was there when it was looked up, and was removed before it was used.
         StorageError::SnapshotNotFound { .. } => Code::SnapshotNotFound,
+        StorageError::NoDatasetSnapshot { .. } => Code::TemplateNotFound,
         StorageError::Unusable { .. } => Code::StorageUnusable,
         StorageError::Full { .. } => Code::StorageFull,
         StorageError::Io { source, .. } if is_full(source) => Code::StorageFull,

@@ -159,6 +159,7 @@ fn policy(settings: &Settings) -> Policy {
         default_profile: settings.default_profile.clone(),
         profiles: settings.profiles.clone(),
         source_roots: settings.source_roots.clone(),
+        source_datasets: settings.source_datasets.clone(),
         max_upload_bytes: settings.limits.max_upload_mb * limits::MIB,
         host_reserve_bytes: settings.limits.host_reserve_mb * limits::MIB,
         pool: settings.limits.pool,

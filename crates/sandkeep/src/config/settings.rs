@@ -15,7 +15,7 @@ use sandkeep_broker::{PoolMarks, Profile, Quotas};
 use sandkeep_core::{DEFAULT_RUNTIME, SnapshotName, Timeouts, limits};
 use sandkeep_guestlink::journal::JournalLimits;
 use sandkeep_outgoing::Allowed;
-use sandkeep_storage::StorageChoice;
+use sandkeep_storage::{Dataset, StorageChoice};
 
 pub const PORT_DEFAULT: u16 = 4500;
 
@@ -50,6 +50,8 @@ pub struct Settings {
     pub cors_origins: Vec<String>,
     /// Directories of the host that every caller may use as sources.
     pub source_roots: Vec<PathBuf>,
+    /// Datasets in the pool of the storage whose snapshots every caller may use as sources.
+    pub source_datasets: Vec<Dataset>,
     pub nats: NatsSettings,
     pub commands: CommandSettings,
     pub purista: PuristaSettings,
@@ -123,6 +125,7 @@ impl Settings {
             domain: "localhost".to_owned(),
             cors_origins: Vec::new(),
             source_roots: Vec::new(),
+            source_datasets: Vec::new(),
             nats: NatsSettings::default(),
             commands: CommandSettings::default(),
             purista: PuristaSettings::default(),

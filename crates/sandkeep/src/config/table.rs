@@ -374,6 +374,14 @@ static GENERAL: &[Setting] = &[
         set!(source_roots, value::paths),
         show!(source_roots),
     ),
+    Setting::new(
+        "source_datasets",
+        Shape::List,
+        "DATASETS",
+        "ZFS datasets in the pool of the storage whose snapshots, and those of datasets below them, API callers may use as root file systems: tank/golden",
+        set!(source_datasets, value::datasets),
+        |of| json!(of.source_datasets.iter().map(ToString::to_string).collect::<Vec<_>>()),
+    ),
 ];
 
 static LIMITS: &[Setting] = &[

@@ -12,7 +12,7 @@ use super::nats::UruleEvents;
 use sandkeep_broker::Network;
 use sandkeep_core::{OnTimeout, Privilege, Scope, SnapshotName, limits};
 use sandkeep_outgoing::{Allowed, InvalidAllowed};
-use sandkeep_storage::{NoStorage, StorageChoice};
+use sandkeep_storage::{Dataset, InvalidDataset, NoStorage, StorageChoice};
 
 /// What is wrong with a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -187,6 +187,12 @@ pub fn list(text: &str) -> Vec<String> {
 /// A list, possibly empty.
 pub fn paths(text: &str) -> Result<Vec<PathBuf>, Invalid> {
     list(text).iter().map(|text| path(text)).collect()
+}
+
+/// A list, possibly empty.
+pub fn datasets(text: &str) -> Result<Vec<Dataset>, Invalid> {
+    let invalid = |problem: InvalidDataset| Invalid::new(problem.to_string());
+    list(text).iter().map(|text| text.parse().map_err(invalid)).collect()
 }
 
 /// A list of names in any order, possibly empty.

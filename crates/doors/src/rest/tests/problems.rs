@@ -162,7 +162,7 @@ fn errors() -> Vec<Error> {
         Error::TemplateInUse { name: "x".to_owned(), users: vec![id()] },
         Error::TemplateShared { name: "x".to_owned() },
         Error::SourceInvalid { problem: "why".to_owned() },
-        Error::SourceForbidden { path: "/x".to_owned() },
+        Error::SourceForbidden { path: "/x".to_owned(), setting: "source_roots" },
         Error::SourceUnavailable { problem: "why".to_owned() },
         Error::UploadTooLarge { limit_bytes: 7 },
         Error::StorageLacks { what: "disk_mb", needs: "disk_quota", storage },
