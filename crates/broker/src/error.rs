@@ -8,8 +8,8 @@ use std::time::Duration;
 use toolbox::FailureKind;
 
 use sandkeep_core::{
-    ExecId, IdempotencyKey, InvalidSpec, KeyId, Port, ProcessId, SandboxId, SandboxName, SlotName,
-    SnapshotName, State, ToolCallId, UploadId, Verb, WebhookId,
+    CodebaseId, CodebaseName, ExecId, IdempotencyKey, InvalidSpec, KeyId, Port, ProcessId,
+    SandboxId, SandboxName, SlotName, SnapshotName, State, ToolCallId, UploadId, Verb, WebhookId,
 };
 use sandkeep_guestlink::GuestError;
 use sandkeep_home::DataDirError;
@@ -84,6 +84,23 @@ pub enum Error {
 
     #[error("{url} has no branch, tag or commit {reference:?}")]
     ReferenceNotFound { url: String, reference: String },
+
+    /// By its name or its id, as the caller wrote it.
+    #[error("there is no codebase {text:?}")]
+    CodebaseNotFound { text: String },
+
+    #[error("there is a codebase {name} already: {holder}")]
+    CodebaseExists { name: CodebaseName, holder: CodebaseId },
+
+    #[error("codebase {name} is in use by {}", listed(users))]
+    CodebaseInUse { name: CodebaseName, users: Vec<SandboxId> },
+
+    #[error("codebase {name} is being {doing}")]
+    CodebaseBusy { name: CodebaseName, doing: &'static str },
+
+    /// Mounts alone cannot keep them, and there is nothing else here.
+    #[error("rules: {problem}")]
+    RulesNotServed { problem: String },
 
     #[error("there is no webhook {id}")]
     WebhookNotFound { id: WebhookId },

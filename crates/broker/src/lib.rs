@@ -26,6 +26,7 @@
 //! ```
 
 mod clock;
+mod codebases;
 pub mod error;
 mod execs;
 mod flight;
@@ -66,6 +67,7 @@ use sandkeep_store::StateStore;
 use shared::Shared;
 
 pub use clock::{Clock, SystemClock};
+pub use codebases::recorded_codebases;
 pub use execs::processes::{ProcessStatus, ProcessView};
 pub use execs::shells::{ShellDraft, ShellExecDraft, ShellView};
 pub use execs::{
@@ -156,6 +158,7 @@ impl Broker {
         let shared = Arc::new(Shared::new(parts, host, events));
         let close_on_drop = Arc::new(shared.closing.clone().drop_guard());
         shared.registry.adopt_earlier().await?;
+        codebases::begin(&shared).await?;
         lifecycle::reconcile::once(&shared).await?;
         shared.directory.sweep_claims().await?;
         lifecycle::fork::sweep(&shared).await?;

@@ -202,6 +202,10 @@ impl Profile {
             max_snapshots: draft.max_snapshots,
             snapshot_tool_calls: draft.snapshot_tool_calls,
             source: draft.source,
+            codebase: draft.codebase,
+            mount: draft.mount,
+            codebase_mode: draft.codebase_mode,
+            rules: draft.rules,
         }
     }
 

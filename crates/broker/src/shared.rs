@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Parts;
 use super::clock::Clock;
+use super::codebases::Codebases;
 use super::flight::Flights;
 use super::health::{Pulse, Service};
 use super::policy::Policy;
@@ -86,6 +87,7 @@ pub(super) struct Shared {
     /// Who follows the events.
     pub followers: Slots,
     pub webhooks: Webhooks,
+    pub codebases: Codebases,
     /// Who may have commands under way that came as messages.
     pub commands: Slots,
     pub alarm: Alarm,
@@ -166,6 +168,7 @@ impl Shared {
             ),
             followers: Slots::new("followers of events", limits::EVENT_FOLLOWERS_MAX),
             webhooks: Webhooks::default(),
+            codebases: Codebases::default(),
             commands: Slots::new(
                 "commands at once of one organization",
                 limits::COMMANDS_AT_ONCE_MAX,

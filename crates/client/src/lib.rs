@@ -18,6 +18,7 @@
 //! ```
 
 mod answers;
+mod codebases;
 mod connect;
 mod error;
 mod event_log;
@@ -125,6 +126,14 @@ impl Client {
         body: &(impl Serialize + ?Sized),
     ) -> Result<T, Error> {
         self.json(self.request(Method::PATCH, path).json(body)).await
+    }
+
+    pub async fn put<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &(impl Serialize + ?Sized),
+    ) -> Result<T, Error> {
+        self.json(self.request(Method::PUT, path).json(body)).await
     }
 
     pub async fn delete(&self, path: &str) -> Result<(), Error> {

@@ -1,5 +1,6 @@
 //! Request and answer types of the REST API, shared by the server and its clients.
 
+mod codebase;
 pub mod data;
 mod event;
 mod exec;
@@ -15,6 +16,10 @@ mod tool;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+pub use codebase::{
+    CheckRules, CheckedPath, CheckedRules, Codebase, CodebaseSize, CodebaseState, Codebases,
+    CreateCodebase, MountedCodebase, ReplaceRules, SandboxRules, ServedBy,
+};
 pub use event::{
     CreateWebhook, EventFormat, EventGap, EventItem, EventLine, EventNotice, Events, NewWebhook,
     ReplayWebhook, Webhook, WebhookState, WebhookTest, Webhooks,

@@ -216,6 +216,9 @@ codes! {
     UploadNotFound "upload_not_found" NotFound Useless
         "upload not found"
         "send it again with POST /api/v1/uploads; an upload is kept for an hour, and not across a restart of the daemon";
+    CodebaseNotFound "codebase_not_found" NotFound Useless
+        "codebase not found"
+        "list codebases with GET /api/v1/codebases (sandkeep codebase ls)";
     WebhookNotFound "webhook_not_found" NotFound Useless
         "webhook not found"
         "list webhooks with GET /api/v1/webhooks (sandkeep webhook ls)";
@@ -288,6 +291,18 @@ codes! {
     NameAmbiguous "name_ambiguous" Conflict Useless
         "several sandboxes that you can see have the name"
         "use the id of the one that is meant; the detail lists them";
+    CodebaseExists "codebase_exists" Conflict Useless
+        "the owner already has a codebase of this name"
+        "choose another name, or delete that one first";
+    CodebaseInUse "codebase_in_use" Conflict Useless
+        "sandboxes have the codebase"
+        "destroy those that the detail names first; stopped ones count, because they can be started";
+    CodebaseBusy "codebase_busy" Conflict Useful
+        "the codebase is being created or deleted"
+        "wait until GET /api/v1/codebases/{id} says that it is ready, or not found";
+    RulesNotServed "rules_not_served" Unsupported Useless
+        "nothing here can keep these rules"
+        "use rules that only allow reading or writing of the whole tree or of directories, such as full-access or read-only";
     TemplateInUse "template_in_use" Precondition Useless
         "sandboxes use the template"
         "destroy those that the detail names first, or keep the template";

@@ -17,8 +17,8 @@ use utoipa::ToSchema;
 
 use crate::api::ExecStatus;
 use crate::{
-    ExecId, KeyId, Operation, Owner, SandboxId, Scope, SnapshotId, SnapshotName, State, Status,
-    WebhookId,
+    CodebaseId, CodebaseName, ExecId, KeyId, Operation, Owner, SandboxId, Scope, SnapshotId,
+    SnapshotName, State, Status, WebhookId,
 };
 
 pub use cloud::CloudEvent;
@@ -203,6 +203,12 @@ pub enum EventKind {
     /// A template was deleted.
     #[serde(rename = "template.removed")]
     TemplateRemoved { name: String, shared: bool },
+    /// A codebase was made, with what was to be in it.
+    #[serde(rename = "codebase.created")]
+    CodebaseCreated { codebase: CodebaseId, name: CodebaseName },
+    /// A codebase and everything in it is gone.
+    #[serde(rename = "codebase.deleted")]
+    CodebaseDeleted { codebase: CodebaseId, name: CodebaseName },
     /// An API key was made. The owner is the one it acts for.
     #[serde(rename = "key.created")]
     KeyCreated { key: KeyId, scopes: Vec<Scope> },
@@ -236,7 +242,7 @@ pub struct SnapshotMade {
 
 impl EventKind {
     /// The name of every kind.
-    pub const NAMES: [&'static str; 24] = [
+    pub const NAMES: [&'static str; 26] = [
         "sandbox.created",
         "sandbox.started",
         "sandbox.stopped",
@@ -255,6 +261,8 @@ impl EventKind {
         "exec.ended",
         "template.created",
         "template.removed",
+        "codebase.created",
+        "codebase.deleted",
         "key.created",
         "key.revoked",
         "policy.refused",
@@ -284,6 +292,8 @@ impl EventKind {
             Self::ExecEnded { .. } => "exec.ended",
             Self::TemplateCreated { .. } => "template.created",
             Self::TemplateRemoved { .. } => "template.removed",
+            Self::CodebaseCreated { .. } => "codebase.created",
+            Self::CodebaseDeleted { .. } => "codebase.deleted",
             Self::KeyCreated { .. } => "key.created",
             Self::KeyRevoked { .. } => "key.revoked",
             Self::PolicyRefused { .. } => "policy.refused",
@@ -339,6 +349,8 @@ impl EventKind {
             | Self::ExecEnded { .. }
             | Self::TemplateCreated { .. }
             | Self::TemplateRemoved { .. }
+            | Self::CodebaseCreated { .. }
+            | Self::CodebaseDeleted { .. }
             | Self::KeyCreated { .. }
             | Self::KeyRevoked { .. }
             | Self::PolicyRefused { .. }

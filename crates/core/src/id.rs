@@ -124,6 +124,13 @@ id!(
     "^up[a-z2-7]{26}$"
 );
 
+id!(
+    /// Identifies one codebase permanently.
+    CodebaseId,
+    "cb",
+    "^cb[a-z2-7]{26}$"
+);
+
 impl ProcessId {
     /// The process id of an exec.
     pub fn of(exec: &ExecId) -> Self {

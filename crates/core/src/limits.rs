@@ -3,6 +3,7 @@
 mod audit;
 mod bench;
 mod client;
+mod codebases;
 mod connect;
 mod engines;
 mod events;
@@ -11,6 +12,7 @@ mod messages;
 mod nats;
 mod network;
 mod pool;
+mod rules;
 mod volumes;
 mod workspace;
 
@@ -19,6 +21,7 @@ use std::time::Duration;
 pub use audit::*;
 pub use bench::*;
 pub use client::*;
+pub use codebases::*;
 pub use connect::*;
 pub use engines::*;
 pub use events::*;
@@ -27,6 +30,7 @@ pub use messages::*;
 pub use nats::*;
 pub use network::*;
 pub use pool::*;
+pub use rules::*;
 pub use volumes::*;
 pub use workspace::*;
 

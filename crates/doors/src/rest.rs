@@ -3,6 +3,7 @@
 
 mod audit;
 mod builds;
+mod codebases;
 pub(super) mod diff;
 pub(super) mod docs_page;
 mod events;
@@ -161,6 +162,18 @@ pub fn routes() -> OpenApiRouter<Broker> {
         .routes(routes!(templates::upload))
         .routes(routes!(uploads::create))
         .routes(routes!(uploads::remove))
+        .routes(routes!(codebases::list, codebases::create))
+        .routes(routes!(codebases::get, codebases::delete))
+        .routes(routes!(codebases::size))
+        .routes(routes!(codebases::check))
+        .routes(routes!(codebases::read, codebases::write, codebases::remove))
+        .routes(routes!(codebases::stat))
+        .routes(routes!(codebases::list_files))
+        .routes(routes!(codebases::mkdir))
+        .routes(routes!(codebases::r#move))
+        .routes(routes!(codebases::download, codebases::unpack))
+        .routes(routes!(codebases::rules, codebases::replace_rules))
+        .routes(routes!(codebases::check_rules))
         .routes(routes!(builds::build))
         .routes(routes!(runtimes))
         .routes(routes!(events::list))

@@ -15,6 +15,7 @@ mod lab;
 mod layered;
 mod lifecycle;
 mod limits;
+mod mounts;
 mod ports;
 mod shells;
 mod terminals;
@@ -130,6 +131,9 @@ macro_rules! with_promises {
             ports::a_port_inside_carries_bytes_both_ways_to_their_ends,
             ports::a_closed_port_is_refused_at_once,
             ports::a_hundred_connections_do_not_disturb_each_other,
+            mounts::a_tree_of_the_host_is_mounted_or_refused,
+            mounts::a_tree_mounted_for_reading_is_not_written,
+            mounts::a_link_on_the_way_to_a_mount_is_not_followed,
             limits::a_memory_bomb_is_killed_and_named,
             limits::a_fork_bomb_stays_inside,
             limits::a_command_has_its_own_memory_limit_or_is_refused,

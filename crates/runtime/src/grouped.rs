@@ -314,6 +314,7 @@ pub fn capabilities(limits: Controllers) -> Capabilities {
         shells: true,
         ports: true,
         survives_daemon: true,
+        mounts: false,
     }
 }
 

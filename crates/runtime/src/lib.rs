@@ -39,6 +39,7 @@ mod podman;
 mod staged;
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +48,7 @@ use async_trait::async_trait;
 
 use sandkeep_core::{Labels, Privilege, Resources, SandboxId};
 use sandkeep_guestlink::Guest;
-use sandkeep_tree::{Bind, Root, RootKind};
+use sandkeep_tree::{Bind, Ids, Root, RootKind};
 
 pub use bwrap::Bwrap;
 pub use docker::Docker;
@@ -60,6 +61,7 @@ pub use mock::MockRuntime;
 pub use native::{Native, NoLauncher};
 pub use oci::{Crun, Runc};
 pub use podman::Podman;
+pub use sandkeep_sys::launcher::MountAccess;
 pub use staged::{Staged, Technique};
 
 /// Capabilities of this runtime on this machine.
@@ -88,6 +90,8 @@ pub struct Capabilities {
     pub ports: bool,
     /// Sandboxes outlive the daemon.
     pub survives_daemon: bool,
+    /// Trees of the host can be mounted in a sandbox: codebases.
+    pub mounts: bool,
 }
 
 /// Whether a runtime is usable here, and if not, why.
@@ -135,6 +139,28 @@ pub struct Plan {
     /// `meta.json` there.
     pub home: PathBuf,
     pub lifetime: Lifetime,
+    /// Trees besides its own and its template's, in this order. Only with [`Capabilities::mounts`].
+    pub mounts: Vec<PlannedMount>,
+}
+
+/// A tree of the host that a sandbox sees in a directory of its root. No set-user-ID program in it works, and no device.
+#[derive(Clone, Debug)]
+pub struct PlannedMount {
+    pub source: MountSource,
+    /// Relative to the root, where it is an existing directory. No link on the way there is followed: with one the
+    /// sandbox does not start.
+    pub target: String,
+    pub access: MountAccess,
+}
+
+#[derive(Clone, Debug)]
+pub enum MountSource {
+    /// A directory of the host, and how the ids of its files are stored. Mounts below it are not visible.
+    Dir(PathBuf, Ids),
+    /// The same, already opened, so that it is this one whatever has its name later. Not without root.
+    Opened(Arc<OwnedFd>, Ids),
+    /// A detached mount, whose server knows the ids of the sandbox.
+    Served(Arc<OwnedFd>),
 }
 
 impl Plan {
@@ -148,12 +174,11 @@ impl Plan {
             (Files::OnStorage(_), PlannedFiles::Remote)
             | (Files::Remote, PlannedFiles::Stored(_)) => false,
         };
+        let unsupported = |what| Err(RuntimeError::Unsupported { runtime: runtime.name(), what });
         match fits {
-            true => Ok(()),
-            false => Err(RuntimeError::Unsupported {
-                runtime: runtime.name(),
-                what: "keep files on such a volume",
-            }),
+            true if self.mounts.is_empty() || runtime.capabilities().mounts => Ok(()),
+            true => unsupported("mount codebases"),
+            false => unsupported("keep files on such a volume"),
         }
     }
 

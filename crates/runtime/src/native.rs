@@ -18,7 +18,7 @@ use super::grouped::{
     self, GroupedRuntime, Host, HostResources, IdRange, Parts, Started, Starter, pieces, privilege,
     shm_bytes,
 };
-use super::{Capabilities, Plan, RuntimeError};
+use super::{Capabilities, MountSource, Plan, PlannedMount, RuntimeError};
 use sandkeep_sys::{
     cgroup::{Controllers, GroupPlacement},
     launcher::{Launch, LaunchError, Launched, Launcher, LauncherRights, Means},
@@ -111,7 +111,7 @@ impl Starter for Native {
     }
 
     fn capabilities(&self, limits: Controllers) -> Capabilities {
-        grouped::capabilities_of(self.standing, limits)
+        Capabilities { mounts: true, ..grouped::capabilities_of(self.standing, limits) }
     }
 
     async fn start(
@@ -148,9 +148,17 @@ fn request<'a>(
         lifeline: parts.lifeline,
         root: parts.root_kind.clone(),
         bind_targets: parts.bind_targets.clone(),
+        attachments: parts.attachments.clone(),
         means,
     };
     Ok((launch, fds))
+}
+
+fn named_mount(mount: &PlannedMount) -> io::Result<Vec<u8>> {
+    match &mount.source {
+        MountSource::Dir(path, _) => Ok(path.as_os_str().as_bytes().to_owned()),
+        MountSource::Opened(..) | MountSource::Served(_) => Err(io::ErrorKind::Unsupported.into()),
+    }
 }
 
 /// A non-root daemon has no mounts to pass: the launcher finds them by path.
@@ -161,6 +169,7 @@ fn named(host_resources: &HostResources, plan: &Plan) -> io::Result<Means> {
     Ok(Means::User {
         roots: roots.into_iter().map(bytes).collect(),
         binds: files.binds.iter().map(|bind| bytes(&bind.source)).collect(),
+        attachments: plan.mounts.iter().map(named_mount).collect::<io::Result<_>>()?,
         badge: host_resources.badge(&plan.id),
     })
 }

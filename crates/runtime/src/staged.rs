@@ -196,6 +196,7 @@ impl Act<'_> {
             id_base,
             root: parts.root_kind.clone(),
             bind_targets: parts.bind_targets.clone(),
+            attachments: parts.attachments.clone(),
             lifeline: parts.lifeline,
             meeting: self.meeting,
             bundle: if bundle.is_some() { Bundle::Passed } else { Bundle::None },
@@ -230,7 +231,9 @@ impl<T: Technique + 'static> Starter for Staged<T> {
     }
 
     fn capabilities(&self, limits: Controllers) -> Capabilities {
-        grouped::capabilities_of(self.standing, limits)
+        // Without root the tool attaches trees by path, and would follow links inside.
+        let mounts = self.standing == LauncherRights::Root;
+        Capabilities { mounts, ..grouped::capabilities_of(self.standing, limits) }
     }
 
     async fn start(

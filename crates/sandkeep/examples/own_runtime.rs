@@ -255,6 +255,7 @@ impl Workshop {
             privilege: self.template.default_privilege(),
             home,
             lifetime: Lifetime::WithDaemon,
+            mounts: Vec::new(),
         }
     }
 }

@@ -6,6 +6,8 @@ mod argument;
 mod assemble;
 mod audit;
 mod awaited;
+mod codebase;
+mod codebase_args;
 mod completions;
 mod config;
 mod cp;
@@ -193,6 +195,7 @@ enum Command {
     Processes(processes::Args),
     Stats(stats::Args),
     Template(template::Args),
+    Codebase(codebase::CodebaseArgs),
     #[cfg(feature = "mcp")]
     Mcp(mcp::Args),
     Tool(tool::Args),
@@ -223,6 +226,15 @@ enum Command {
     /// The short-lived process that becomes an external tool; started by the daemon itself
     #[command(hide = true)]
     Stage,
+    /// The process that works on the files of a codebase; started by the daemon itself
+    #[command(hide = true)]
+    Jail {
+        directory: PathBuf,
+        owner: u32,
+    },
+    /// The process that serves a directory under its rules; started by the daemon itself
+    #[command(hide = true)]
+    Rulefs,
     /// Clean up after killed runs
     #[command(hide = true)]
     Sweep {
@@ -248,6 +260,12 @@ pub fn main() -> ExitCode {
     }
     if let Command::Stage = command {
         return sandkeep_sys::stage::main();
+    }
+    if let Command::Jail { directory, owner } = &command {
+        return sandkeep_sys::jail::main(directory, *owner);
+    }
+    if let Command::Rulefs = command {
+        return sandkeep_rulefs::main();
     }
     sandkeep_outgoing::crypto::provide();
     let own_failure = match &command {
@@ -316,6 +334,7 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Processes(args) => with_one_thread(processes::run(args, &client()?)),
         Command::Rm(args) => with_one_thread(rm::run(args, &client()?)),
         Command::Stats(args) => with_one_thread(stats::run(args, &client()?)),
+        Command::Codebase(args) => with_one_thread(codebase::run(args, &client()?)),
         Command::Template(args) => with_one_thread(template::run(args, &client()?)),
         #[cfg(feature = "mcp")]
         Command::Mcp(args) => match global.url {
@@ -333,9 +352,12 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Version(args) => version::run(args),
         Command::Completions(args) => completions::run(args),
         Command::Sweep { dead } => with_threads(run::sweep(dead)),
-        Command::Serve(_) | Command::Config(_) | Command::Launcher { .. } | Command::Stage => {
-            unreachable!("they are done with before")
-        }
+        Command::Serve(_)
+        | Command::Config(_)
+        | Command::Launcher { .. }
+        | Command::Stage
+        | Command::Jail { .. }
+        | Command::Rulefs => unreachable!("they are done with before"),
     }
 }
 

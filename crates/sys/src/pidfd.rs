@@ -69,6 +69,11 @@ pub fn is_peer(socket: impl AsFd, process: impl AsFd) -> io::Result<bool> {
 
 const SO_PEERPIDFD: libc::c_int = 77;
 
+/// The process that created the other end of a connected Unix socket, or that listens on it.
+pub fn of_peer(socket: impl AsFd) -> io::Result<OwnedFd> {
+    peer(socket)
+}
+
 /// The process that created the other end of a Unix socket.
 fn peer(socket: impl AsFd) -> io::Result<OwnedFd> {
     let mut pidfd: RawFd = -1;

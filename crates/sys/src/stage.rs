@@ -35,7 +35,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::launcher::{EntryKind, Lifeline, RootKind};
+use super::launcher::{Attachment, EntryKind, Lifeline, RootKind};
 use super::overlay;
 
 pub use client::{Stage, StageError, Tool};
@@ -60,7 +60,7 @@ pub const GUEST_FDS_WITH_LIFELINE: u32 = 3;
 pub const FILTER_FD: u32 = 6;
 
 /// The stage's request. Its descriptors, in this order: the listening socket, the lifeline if there is one, the root,
-/// each bind, and the bundle if there is one, as detached mounts, and the cgroup entries.
+/// each bind, each attachment, and the bundle if there is one, as detached mounts, and the cgroup entries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Staging {
     /// The host's uid of the sandbox's root; the range starts there.
@@ -68,6 +68,8 @@ pub struct Staging {
     pub root: RootKind,
     /// Targets of the binds, relative to the root.
     pub bind_targets: Vec<String>,
+    /// Trees besides the template's, in this order.
+    pub attachments: Vec<Attachment>,
     pub lifeline: Lifeline,
     pub meeting: Meeting,
     pub bundle: Bundle,

@@ -22,6 +22,10 @@ use sandkeep_core::{Principal, SandboxId, limits};
 pub struct FileStream(ToolboxRun);
 
 impl FileStream {
+    pub(crate) fn of(run: ToolboxRun) -> Self {
+        Self(run)
+    }
+
     /// The next bytes; `None` at the regular end.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         self.0.data().await
@@ -35,6 +39,10 @@ pub struct FileUpload<T> {
 }
 
 impl<T: serde::de::DeserializeOwned> FileUpload<T> {
+    pub(crate) fn of(run: ToolboxRun) -> Self {
+        Self { run, answer: std::marker::PhantomData }
+    }
+
     /// The input for its bytes, and their end.
     pub fn input(&self) -> ToolboxInput {
         self.run.input()

@@ -9,12 +9,15 @@ use crate::Broker;
 use crate::error::Error;
 use crate::policy::admission;
 use crate::view::View;
-use sandkeep_core::{Principal, SandboxId, TermsPatch, Trigger, Verb, failpoint};
+use sandkeep_core::rules::RulesDraft;
+use sandkeep_core::{Principal, SandboxId, State, TermsPatch, Trigger, Verb, failpoint};
 
 /// A change of a sandbox's terms.
 pub(crate) struct Amendment {
     pub patch: TermsPatch,
     pub restart: Restart,
+    /// New rules for its codebase.
+    pub rules: Option<RulesDraft>,
 }
 
 /// Whether the timeout restarts.
@@ -40,7 +43,7 @@ impl Broker {
             Some(_) => Restart::Yes,
             None => Restart::No,
         };
-        self.ask_to_amend(&handle, Amendment { patch, restart }).await
+        self.ask_to_amend(&handle, Amendment { patch, restart, rules: None }).await
     }
 
     /// Restarts both timeouts of a sandbox, with a new timeout if one is given.
@@ -57,10 +60,14 @@ impl Broker {
             return Ok(handle.view());
         }
         let patch = TermsPatch { timeout_secs: timeout_secs.map(Some), ..TermsPatch::default() };
-        self.ask_to_amend(&handle, Amendment { patch, restart: Restart::Yes }).await
+        self.ask_to_amend(&handle, Amendment { patch, restart: Restart::Yes, rules: None }).await
     }
 
-    async fn ask_to_amend(&self, handle: &Handle, amendment: Amendment) -> Result<View, Error> {
+    pub(crate) async fn ask_to_amend(
+        &self,
+        handle: &Handle,
+        amendment: Amendment,
+    ) -> Result<View, Error> {
         let amend = |reply| Command::Amend(Box::new(amendment), reply);
         handle.ask(&self.shared, Verb::Amend, amend).await?;
         Ok(handle.view())
@@ -71,7 +78,20 @@ impl Supervisor {
     /// Changes the terms: first in the row, which is authoritative, then in the metadata.
     pub(crate) async fn amend(&mut self, amendment: Amendment) -> Result<(), Error> {
         let (status, _) = self.next(Trigger::Begin(Verb::Amend))?;
-        let terms = self.meta.terms.patched(&amendment.patch, &self.shared.policy.timeouts)?;
+        let mut terms = self.meta.terms.patched(&amendment.patch, &self.shared.policy.timeouts)?;
+        if let Some(rules) = amendment.rules {
+            // Mounts keep the rules, and a mount stays as it is while something runs on it.
+            if self.status().state() != State::Stopped {
+                let (id, state) = (self.id().clone(), self.status().state());
+                return Err(Error::WrongState {
+                    id,
+                    state,
+                    verb: Verb::Amend,
+                    helps: Some(Verb::Stop),
+                });
+            }
+            terms.rules = Some(rules);
+        }
         admission::check_terms(&terms, self.runtime.as_ref(), &self.shared.policy)?;
         let began = match amendment.restart {
             Restart::Yes => self.shared.now(),

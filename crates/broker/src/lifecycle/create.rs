@@ -21,6 +21,7 @@ use super::request::{Answer, Command};
 use super::supervisor::{Fate, Supervisor, telling::PublishedState};
 use super::volume::{Stored, Volume};
 use crate::Broker;
+use crate::codebases;
 use crate::error::Error;
 use crate::health;
 use crate::images::workspace::{self, Bringing};
@@ -143,7 +144,12 @@ impl Broker {
             let owner = admission::owner(who, &draft)?;
             let (slot, name) = (draft.slot.clone(), draft.name.clone());
             let reach = draft.source.as_ref().map(|source| source.reach).unwrap_or_default();
-            let admitted = admission::admit(shared, &owner, draft).await?;
+            let codebase = codebases::wanted(shared, who, &draft)?;
+            let mut admitted = admission::admit(shared, &owner, draft).await?;
+            if let Some(codebase) = codebase {
+                let spec = admitted.spec.clone();
+                admitted.spec = codebase.attach(admitted.runtime.as_ref(), spec)?;
+            }
             if admitted.spec.keeper() == FileLocation::Storage {
                 health::refuse_when_full(shared).await?;
             }
@@ -282,7 +288,7 @@ impl Supervisor {
                     Some(self.fork_volume(sandbox, snapshot).await?)
                 }
             };
-            let plan = self.plan(template, root);
+            let plan = self.plan(template, root).await?;
             self.runtime.create(&plan).await?;
             failpoint!("create.after_runtime_create");
             Ok::<_, Error>(plan)
@@ -334,6 +340,9 @@ impl Supervisor {
         }
         if let Some(defaults) = self.meta.spec.image_defaults() {
             make_workdir(&root, &defaults.workdir).await?;
+        }
+        if let Some(codebase) = self.meta.spec.codebase() {
+            make_workdir(&root, &codebase.path).await?;
         }
         failpoint!("create.after_template");
         if let Some(workspace) = workspace {

@@ -133,7 +133,9 @@ impl Happening {
             | EventKind::PolicyRefused { .. }
             | EventKind::WebhookCreated { .. }
             | EventKind::WebhookDeleted { .. }
-            | EventKind::WebhookDisabled { .. } => return None,
+            | EventKind::WebhookDisabled { .. }
+            | EventKind::CodebaseCreated { .. }
+            | EventKind::CodebaseDeleted { .. } => return None,
         })
     }
 }

@@ -8,10 +8,10 @@ use axum::extract::{FromRef, FromRequestParts, Path, RawPathParams};
 use axum::http::request::Parts;
 
 use super::refusal::Refusal;
-use sandkeep_broker::{Broker, ToolName};
+use sandkeep_broker::{Broker, ToolName, error::Error};
 use sandkeep_core::{
-    ExecId, KeyId, Port, Principal, ProcessId, SandboxId, ShellId, SnapshotName, TemplateName,
-    UploadId, WebhookId,
+    CodebaseRef, ExecId, KeyId, Port, Principal, ProcessId, SandboxId, ShellId, SnapshotName,
+    TemplateName, UploadId, WebhookId,
 };
 
 /// A type that a path segment can name.
@@ -52,6 +52,12 @@ impl Name for SandboxId {
             Some(who) => Ok(broker.resolve(who, text).await?),
             None => parse(text),
         }
+    }
+}
+
+impl Name for CodebaseRef {
+    fn none(text: String) -> Refusal {
+        Refusal::from(Error::CodebaseNotFound { text })
     }
 }
 

@@ -37,6 +37,7 @@ use sandkeep_core::Code;
         (name = "ports", description = "Reach servers in a sandbox"),
         (name = "tools", description = "Tools that a model calls in a sandbox: files, search, bash and git"),
         (name = "templates", description = "Import, build and list templates"),
+        (name = "codebases", description = "Named trees that are mounted in sandboxes, and the rules for them"),
         (name = "urule", description = "The words of Urule's runtime broker: a session is a sandbox \
             with the label `urule.workspace_id`. Errors also carry Urule's `error` and `details`"),
         (name = "events", description = "Follow what happens, and have it delivered to webhooks"),

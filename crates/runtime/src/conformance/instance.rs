@@ -59,6 +59,7 @@ impl<R: Runtime> Instance<R> {
             privilege: self.template.default_privilege(),
             home: home.path().to_owned(),
             lifetime: Lifetime::Detached,
+            mounts: Vec::new(),
         }
     }
 }

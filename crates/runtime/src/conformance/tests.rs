@@ -64,6 +64,7 @@ impl MockBench {
             resources,
             privilege: Privilege::None,
             lifetime: Lifetime::Detached,
+            mounts: Vec::new(),
         }
     }
 }

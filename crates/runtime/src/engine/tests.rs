@@ -25,5 +25,6 @@ pub fn plan() -> Plan {
         privilege: Privilege::None,
         home: PathBuf::from("/homes/one"),
         lifetime: Lifetime::Detached,
+        mounts: Vec::new(),
     }
 }

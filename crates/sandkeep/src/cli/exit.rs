@@ -163,6 +163,11 @@ impl Exit {
             | Error::ReferenceNotFound { .. }
             | Error::UploadNotFound { .. }
             | Error::WebhookNotFound { .. }
+            | Error::CodebaseNotFound { .. }
+            | Error::CodebaseExists { .. }
+            | Error::CodebaseInUse { .. }
+            | Error::CodebaseBusy { .. }
+            | Error::RulesNotServed { .. }
             | Error::NoSpace { .. }
             | Error::HostFull { .. }
             | Error::TookTooLong { .. }

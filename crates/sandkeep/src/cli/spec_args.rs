@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use crate::cli::argument::{pair, seconds};
+use crate::cli::codebase_args::CodebaseArgs;
 use crate::cli::env_file::EnvArgs;
 use crate::cli::failure::Failure;
 use crate::cli::source_args::SourceArgs;
@@ -45,6 +46,8 @@ pub struct SpecArgs {
     privilege: Option<String>,
     #[command(flatten)]
     pub source: SourceArgs,
+    #[command(flatten)]
+    codebase: CodebaseArgs,
 }
 
 /// Options of a sandbox that outlives the command: its owner and its lifetime.
@@ -92,6 +95,9 @@ pub const OPTIONS: &[(&str, &str)] = &[
     ("privilege", "--privilege"),
     ("source.path", "--source-path"),
     ("source.git", "--source-git"),
+    ("codebase", "--codebase"),
+    ("mount", "--mount"),
+    ("rules", "--rules"),
     ("project", "--project"),
     ("name", "--name"),
     ("slot", "--slot"),
@@ -143,6 +149,7 @@ impl SpecArgs {
             ("privilege", self.privilege.map(Value::from)),
             ("resources", (!limits.is_empty()).then_some(Value::Object(limits))),
         ]));
+        spec.extend(self.codebase.into_fields());
         Ok(Value::Object(spec))
     }
 

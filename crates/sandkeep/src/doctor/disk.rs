@@ -6,7 +6,7 @@ use std::path::Path;
 use super::mounts::{ZFS_MOUNTS, sandbox_of};
 use super::{DoctorError, Kind, LeakedResource, Owners, during, names};
 use sandkeep_broker;
-use sandkeep_core::{SandboxId, SnapshotId};
+use sandkeep_core::{CodebaseId, SandboxId, SnapshotId};
 use sandkeep_guestlink::journal::{JOURNALS, journals_in};
 use sandkeep_home::{self, Survey};
 use sandkeep_store::{SqliteError, StoreError};
@@ -81,6 +81,20 @@ pub fn found(
         found.push(LeakedResource { kind: Kind::Cgroup, owner: owners.of(&name), name, detail });
     }
     Ok(found)
+}
+
+/// The codebases recorded in the registry.
+pub fn codebases(data: &Path) -> Result<Vec<CodebaseId>, DoctorError> {
+    match sandkeep_broker::recorded_codebases(&data.join(sandkeep_home::REGISTRY)) {
+        Err(StoreError::Unavailable(cause)) if is_empty(&*cause) => Ok(Vec::new()),
+        recorded => Ok(recorded?),
+    }
+}
+
+/// Nothing but its volume belongs to a codebase, so its row needs no other owner.
+pub fn row_of_codebase(id: &CodebaseId) -> LeakedResource {
+    let (name, owner) = (id.to_string(), Some(id.to_string()));
+    LeakedResource { kind: Kind::Row, name, owner, detail: "registry".to_owned() }
 }
 
 /// The snapshots recorded in the registry.

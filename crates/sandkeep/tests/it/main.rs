@@ -7,6 +7,7 @@ mod browser;
 mod builds;
 mod cli;
 mod client;
+mod codebases;
 mod crash;
 mod diff;
 mod doctor;

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::cgroup::{MountKind, cgroup_mounts};
 use crate::landlock::{self, Ruleset};
-use crate::launcher::{Ids, Received, RootKind, guest_image, set_properties};
+use crate::launcher::{Attachment, Ids, Received, RootKind, Targets, guest_image, set_properties};
 use crate::namespace::{self, ChildStack, IdMap};
 use crate::{dev, mount, seccomp, socket};
 
@@ -102,10 +102,10 @@ fn perform(staging: &Staging, fds: Vec<OwnedFd>) -> Result<Never, Failure> {
     private_mounts().map_err(during("leave the host's mounts"))?;
     let ids = Ids::Range { base: staging.id_base };
     set_properties(&things.received, ids, users.as_fd()).map_err(during("map its ids"))?;
-    let Received { listener, lifeline, root, binds, .. } = things.received;
+    let Received { listener, lifeline, root, binds, attachments, .. } = things.received;
     let root = root.mount(users.as_fd(), ids, "/tmp", &mut stack);
     let root = root.map_err(during("mount the overlay of its root"))?;
-    let set = Set { root, binds, bundle: things.bundle, users };
+    let set = Set { root, binds, attachments, bundle: things.bundle, users };
     let null = lay_out(staging, &set).map_err(during("lay out its root"))?;
     hide_groups().map_err(during("hide the control groups"))?;
     restrict().map_err(during("restrict itself with Landlock"))?;
@@ -131,18 +131,19 @@ struct Things {
 
 impl Things {
     fn sort(staging: &Staging, mut fds: Vec<OwnedFd>) -> Option<Self> {
-        // It is between the binds and the entries.
+        // It is between the attachments and the entries.
         let lifeline = usize::from(staging.lifeline == Lifeline::Passed);
         let root = match &staging.root {
             RootKind::Dir | RootKind::Shifted => 1,
             RootKind::Overlay(_) => 2,
         };
-        let at = 1 + lifeline + root + staging.bind_targets.len();
+        let at = 1 + lifeline + root + staging.bind_targets.len() + staging.attachments.len();
         let bundle = match staging.bundle {
             Bundle::None => None,
             Bundle::Passed => Some((at < fds.len()).then(|| fds.remove(at))?),
         };
-        let (targets, entry) = (&staging.bind_targets, Some(staging.entry));
+        let entry = Some(staging.entry);
+        let targets = Targets { binds: &staging.bind_targets, attachments: &staging.attachments };
         let (lifeline, root) = (staging.lifeline, &staging.root);
         let received = Received::sort(lifeline, root, targets, entry, Vec::new(), fds)?;
         Some(Self { received, bundle })
@@ -165,6 +166,7 @@ impl Things {
 struct Set {
     root: OwnedFd,
     binds: Vec<(String, OwnedFd)>,
+    attachments: Vec<(Attachment, OwnedFd)>,
     bundle: Option<OwnedFd>,
     users: OwnedFd,
 }
@@ -199,6 +201,7 @@ fn lay_out(staging: &Staging, set: &Set) -> io::Result<OwnedFd> {
     if let Dev::Stage { shm_bytes } = staging.dev {
         attach_dev(staging.id_base, shm_bytes)?;
     }
+    set.attachments.iter().try_for_each(|(attachment, mount)| attachment.attach(mount))?;
     rustix::process::chdir("/")?;
     drop(open(USERS, OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC, Mode::RUSR)?);
     mount_bind(format!("/proc/self/fd/{}", set.users.as_raw_fd()), USERS)?;

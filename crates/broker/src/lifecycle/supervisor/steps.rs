@@ -5,6 +5,7 @@ use std::io;
 use tracing::warn;
 
 use super::Supervisor;
+use crate::codebases;
 use crate::error::Error;
 use sandkeep_core::failpoint;
 use sandkeep_home::{DataDir, HomeState, Phase};
@@ -21,7 +22,8 @@ impl Supervisor {
 
     /// Launches a sandbox that already exists.
     pub(crate) async fn launch(&mut self, root: Option<Root>) -> Result<(), Error> {
-        let plan = self.plan(self.shared.template_of(&self.meta.spec)?.as_ref(), root);
+        let template = self.shared.template_of(&self.meta.spec)?;
+        let plan = self.plan(template.as_ref(), root).await?;
         self.runtime.create(&plan).await?;
         failpoint!("start.after_runtime_create");
         self.runtime.start(&plan).await?;
@@ -54,9 +56,14 @@ impl Supervisor {
     }
 
     /// `root` is that of its volume, if it has one.
-    pub(crate) fn plan(&self, template: &dyn Template, root: Option<Root>) -> Plan {
+    pub(crate) async fn plan(
+        &self,
+        template: &dyn Template,
+        root: Option<Root>,
+    ) -> Result<Plan, Error> {
+        let mounts = codebases::mounts(&self.shared, &self.meta.spec, &self.meta.terms).await?;
         let stored = |root| StoredFiles { root, binds: template.binds() };
-        Plan {
+        Ok(Plan {
             id: self.meta.id.clone(),
             labels: self.meta.labels(),
             files: root.map_or(PlannedFiles::Remote, |root| PlannedFiles::Stored(stored(root))),
@@ -64,7 +71,8 @@ impl Supervisor {
             privilege: self.meta.spec.privilege(),
             home: self.home.path().to_owned(),
             lifetime: self.shared.lifetime,
-        }
+            mounts,
+        })
     }
 
     /// Writes the current `meta.json`.

@@ -145,7 +145,7 @@ fn directory_for(source: &Remote, target: &Path) -> Result<Directory, Failure> {
     }
 }
 
-async fn to_stdout(client: &Client, mut answer: Response) -> Result<(), Failure> {
+pub async fn to_stdout(client: &Client, mut answer: Response) -> Result<(), Failure> {
     let mut stdout = io::stdout();
     while let Some(bytes) = chunk(client, &mut answer).await? {
         stdout.write_all(&bytes).map_err(Failure::system("write to stdout"))?;

@@ -1,0 +1,202 @@
+//! A codebase in a sandbox: whether it can be mounted, how its rules are kept, and what the runtime mounts.
+//!
+//! Rules that allow the same everywhere, or only read but for some directories that are also written, are kept by
+//! mounts alone. No others can be: then the sandbox is not created.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::OFlags;
+
+use super::tree_of;
+use crate::Broker;
+use crate::error::Error;
+use crate::lifecycle::amend::{Amendment, Restart};
+use crate::shared::Shared;
+use sandkeep_core::api::{CheckRules, CheckedPath, CheckedRules, SandboxRules, ServedBy};
+use sandkeep_core::rules::{Plain, PlainAccess, RulePreset, Rules, RulesDraft};
+use sandkeep_core::{
+    CodebaseMode, CodebaseMount, CodebaseRef, Principal, SandboxId, Spec, SpecDraft, Terms,
+    TermsPatch, limits,
+};
+use sandkeep_runtime::{MountAccess, MountSource, PlannedMount, Runtime};
+use sandkeep_storage::StorageError;
+use sandkeep_tree::beneath;
+
+/// The codebase that a request names, before the rest of it is admitted.
+pub(crate) struct Attaching {
+    mount: CodebaseMount,
+}
+
+/// What a request says of a codebase. Everything that can be wrong with it is found here.
+pub(crate) fn wanted(
+    shared: &Shared,
+    who: &Principal,
+    draft: &SpecDraft,
+) -> Result<Option<Attaching>, Error> {
+    let Some(path) = draft.codebase_path()? else { return Ok(None) };
+    let Some(which) = &draft.codebase else { return Ok(None) };
+    let row = shared.codebases.ready(who, which)?;
+    let mode = draft.codebase_mode.unwrap_or_default();
+    if mode == CodebaseMode::Copy {
+        let problem =
+            "sandboxes work on the codebase itself here; leave it out, or give shared".to_owned();
+        return Err(Error::InvalidField { field: "codebase_mode", problem });
+    }
+    plain(draft.rules.as_ref())?;
+    let mount = CodebaseMount { codebase: row.id, name: row.name, path, mode };
+    Ok(Some(Attaching { mount }))
+}
+
+impl Attaching {
+    /// The spec with the codebase, if the runtime can mount one.
+    pub fn attach(self, runtime: &dyn Runtime, spec: Spec) -> Result<Spec, Error> {
+        if runtime.capabilities().mounts {
+            return Ok(spec.with_codebase(self.mount));
+        }
+        let problem = format!(
+            "runtime {} cannot mount codebases here; GET /api/v1/runtimes (sandkeep runtimes) lists which can (`mounts`)",
+            runtime.name()
+        );
+        Err(Error::InvalidField { field: "codebase", problem })
+    }
+}
+
+/// The rules of a sandbox without any: everything is allowed.
+fn or_all(rules: Option<&RulesDraft>) -> RulesDraft {
+    rules.cloned().unwrap_or_else(|| RulePreset::FullAccess.into())
+}
+
+fn checked(rules: &RulesDraft) -> Result<Rules, Error> {
+    let wrong = |problem: String| Error::InvalidField { field: "rules", problem };
+    rules.check().map_err(|error| wrong(error.to_string()))
+}
+
+/// The mounts that keep these rules.
+fn plain(rules: Option<&RulesDraft>) -> Result<Plain, Error> {
+    let refused = |problem: &str| Err(Error::RulesNotServed { problem: problem.to_owned() });
+    let alone = !rustix::process::geteuid().is_root();
+    match checked(&or_all(rules))?.plain() {
+        Some(plain) if alone && !plain.writable.is_empty() => refused(
+            "a daemon without root mounts a codebase as a whole, all of it readable or all of it writable",
+        ),
+        Some(plain) if plain.writable.len() <= limits::CODEBASE_MOUNTS_MAX => Ok(plain),
+        Some(_) => refused("they have more writable directories than can be mounted one by one"),
+        None => {
+            refused("mounts alone cannot keep them, because they hide files or judge by patterns")
+        }
+    }
+}
+
+/// What a runtime mounts in a sandbox with these terms.
+pub(crate) async fn mounts(
+    shared: &Arc<Shared>,
+    spec: &Spec,
+    terms: &Terms,
+) -> Result<Vec<PlannedMount>, Error> {
+    let Some(codebase) = spec.codebase() else { return Ok(Vec::new()) };
+    let missing = || Error::CodebaseNotFound { text: codebase.codebase.to_string() };
+    let row = shared.codebases.all().get(&codebase.codebase).cloned().ok_or_else(missing)?;
+    row.check_ready()?;
+    let Plain { root, writable } = plain(terms.rules.as_ref())?;
+    let (tree, ids) = tree_of(shared, &codebase.codebase).await?;
+    let target = codebase.path.trim_start_matches('/').to_owned();
+    let access = match root {
+        PlainAccess::Read => MountAccess::Read,
+        PlainAccess::Write => MountAccess::ReadWrite,
+    };
+    let source = MountSource::Dir(tree.clone(), ids);
+    let mut mounts = vec![PlannedMount { source, target: target.clone(), access }];
+    for path in writable {
+        let source = MountSource::Opened(Arc::new(writable_dir(&tree, &path)?), ids);
+        let target = format!("{target}/{path}");
+        mounts.push(PlannedMount { source, target, access: MountAccess::ReadWrite });
+    }
+    Ok(mounts)
+}
+
+/// A directory of the tree, as it is now: no link is followed, because sandboxes may have put it there.
+fn writable_dir(tree: &Path, path: &str) -> Result<std::os::fd::OwnedFd, Error> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open(tree, flags | OFlags::NOFOLLOW, rustix::fs::Mode::empty());
+    let root = root.map_err(|errno| {
+        let what = "open the files of a codebase".to_owned();
+        Error::Storage(StorageError::Io { storage: "codebase", what, source: errno.into() })
+    })?;
+    beneath::open(&root, path.as_bytes(), OFlags::PATH | OFlags::DIRECTORY).map_err(|errno| {
+        let problem =
+            format!("{path:?} is to be writable, and is no directory of the codebase: {errno}");
+        Error::RulesNotServed { problem }
+    })
+}
+
+impl Broker {
+    /// The rules of a sandbox's codebase, and how they are kept.
+    pub fn sandbox_rules(&self, who: &Principal, id: &SandboxId) -> Result<SandboxRules, Error> {
+        let handle = self.shared.find(who, id)?;
+        let meta = handle.meta();
+        if meta.spec.codebase().is_none() {
+            return Err(without(id));
+        }
+        Ok(SandboxRules { rules: or_all(meta.terms.rules.as_ref()), served: ServedBy::Bind })
+    }
+
+    /// Replaces the rules of a stopped sandbox.
+    pub async fn replace_rules(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        rules: RulesDraft,
+    ) -> Result<SandboxRules, Error> {
+        self.sandbox_rules(who, id)?;
+        plain(Some(&rules))?;
+        let patch = TermsPatch::default();
+        let amendment = Amendment { patch, restart: Restart::No, rules: Some(rules) };
+        let handle = self.shared.find(who, id)?;
+        self.ask_to_amend(&handle, amendment).await?;
+        self.sandbox_rules(who, id)
+    }
+
+    /// What the rules of a sandbox, or those of the request, say of some paths.
+    pub fn check_rules(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        request: &CheckRules,
+    ) -> Result<CheckedRules, Error> {
+        let own = self.sandbox_rules(who, id)?.rules;
+        judge(request.rules.as_ref().unwrap_or(&own), &request.paths)
+    }
+
+    /// What these rules would say of some paths in a codebase.
+    pub fn check_codebase_rules(
+        &self,
+        who: &Principal,
+        which: &CodebaseRef,
+        request: &CheckRules,
+    ) -> Result<CheckedRules, Error> {
+        self.shared.codebases.find(who, which)?;
+        judge(&or_all(request.rules.as_ref()), &request.paths)
+    }
+}
+
+fn without(id: &SandboxId) -> Error {
+    Error::InvalidField { field: "rules", problem: format!("{id} has no codebase") }
+}
+
+fn judge(rules: &RulesDraft, paths: &[String]) -> Result<CheckedRules, Error> {
+    let wrong = |problem: String| Error::InvalidField { field: "paths", problem };
+    if paths.len() > limits::FILES_PAGE_MAX as usize {
+        return Err(wrong(format!("there are more than {}", limits::FILES_PAGE_MAX)));
+    }
+    let rules = checked(rules)?;
+    let item = |path: &String| {
+        let decision = rules.decide(path);
+        CheckedPath {
+            path: path.clone(),
+            permission: decision.permission.to_string(),
+            rule: decision.reason.rule().map(ToString::to_string),
+        }
+    };
+    Ok(CheckedRules { items: paths.iter().map(item).collect() })
+}
