@@ -11,6 +11,8 @@
 //! docs/guides/flex.md.
 
 mod arguments;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 mod messages;
 mod processes;
 mod sessions;
