@@ -20,11 +20,20 @@ mod connect;
 #[cfg(feature = "flex")]
 mod flex;
 mod front;
+#[cfg(feature = "grpc")]
+mod grpc;
+/// Doors for fuzzers.
+#[cfg(all(feature = "fuzzing", feature = "flex"))]
+pub mod fuzz {
+    pub use crate::flex::fuzz::stream_request;
+}
 pub mod kit;
 #[cfg(feature = "mcp")]
 pub mod mcp;
 pub mod ports;
 pub mod rest;
+#[cfg(any(feature = "connect", feature = "grpc"))]
+mod rpc;
 #[cfg(feature = "urule")]
 mod urule;
 

@@ -99,6 +99,7 @@ const LAYERS: &[Layer] = &[
             "crate::connect",
             "crate::flex",
             "crate::front",
+            "crate::grpc",
             "crate::mcp",
             "crate::ports",
             "crate::rest",
@@ -113,6 +114,22 @@ const LAYERS: &[Layer] = &[
     },
     // A protocol knows no service that is spoken over it.
     Layer { room: "doors/connect", forbidden: &["crate::flex", "crate::rest"], except: &[] },
+    Layer {
+        room: "doors/grpc",
+        forbidden: &["crate::agentfense", "crate::connect", "crate::flex", "crate::rest"],
+        except: &[],
+    },
+    Layer {
+        room: "doors/rpc",
+        forbidden: &[
+            "crate::agentfense",
+            "crate::connect",
+            "crate::flex",
+            "crate::grpc",
+            "crate::rest",
+        ],
+        except: &[],
+    },
     // Keys are rows of the store.
     Layer {
         room: "doors/auth",
