@@ -1,5 +1,6 @@
 //! All limits in one place: sizes, counts, timeouts. Names of numbers end with their unit; timeouts are `Duration`s.
 
+mod agentfense;
 mod audit;
 mod bench;
 mod client;
@@ -19,6 +20,7 @@ mod workspace;
 
 use std::time::Duration;
 
+pub use agentfense::*;
 pub use audit::*;
 pub use bench::*;
 pub use client::*;

@@ -10,6 +10,8 @@ use tokio::net::TcpListener;
 use utoipa::openapi::path::PathItem;
 use utoipa_axum::router::OpenApiRouter;
 
+#[cfg(feature = "agentfense")]
+use crate::agentfense;
 use crate::auth::Auth;
 #[cfg(feature = "flex")]
 use crate::flex;
@@ -46,6 +48,10 @@ pub struct Front {
 pub enum OwnDoor {
     #[cfg(feature = "flex")]
     Flex,
+    #[cfg(feature = "agentfense")]
+    AgentFenseGrpc,
+    #[cfg(feature = "agentfense")]
+    AgentFenseRest,
 }
 
 impl Front {
@@ -80,6 +86,14 @@ impl Front {
                 OwnDoor::Flex => {
                     let door = flex::alone(&kit, self.launch_address);
                     kit.around(door, flex::paths())
+                }
+                #[cfg(feature = "agentfense")]
+                OwnDoor::AgentFenseGrpc => {
+                    kit.around(agentfense::grpc(&kit), agentfense::grpc_paths())
+                }
+                #[cfg(feature = "agentfense")]
+                OwnDoor::AgentFenseRest => {
+                    kit.around(agentfense::gateway(&kit), agentfense::GATEWAY_PATHS)
                 }
             };
             entrances.push(entrance(listener, doors));

@@ -13,6 +13,8 @@
 //! }
 //! ```
 
+#[cfg(feature = "agentfense")]
+mod agentfense;
 pub mod auth;
 pub mod commands;
 #[cfg(feature = "connect")]

@@ -36,7 +36,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 pub use commands::{CommandSettings, NatsAccount, PuristaSettings, PuristaTrust};
-pub use doors::FlexSettings;
+pub use doors::{AgentFenseSettings, FlexSettings};
 pub use flags::{ConfigFile, Flags};
 pub use identity::{OidcSettings, TlsSettings, TlsSource};
 pub use layers::{Entry, Loaded, Source, client_log, load};

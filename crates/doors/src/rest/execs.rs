@@ -330,7 +330,7 @@ fn invalid(field: &'static str, problem: &str) -> Error {
 
 /// What happens after the request's stdin was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Then {
+pub enum Then {
     Close,
     More,
 }
@@ -346,7 +346,7 @@ impl Then {
 
 /// Writes all of stdin, concurrently with reading the output: a command that does not read its stdin must not block its
 /// output. It runs in a separate task, so that a client that disconnects does not truncate the input.
-pub(super) async fn feed(input: ExecutionInput, bytes: Bytes, then: Then) {
+pub async fn feed(input: ExecutionInput, bytes: Bytes, then: Then) {
     // A command may end, or close its stdin, without reading everything; that is not an error.
     if input.write(&bytes).await.is_ok() && then == Then::Close {
         let _ = input.close().await;

@@ -1,4 +1,4 @@
-//! Doors with a listener of their own: `[flex]`.
+//! Doors with a listener of their own: `[flex]` and `[agentfense]`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -8,6 +8,14 @@ pub struct FlexSettings {
     pub listen: Option<SocketAddr>,
     /// Where launched processes are reached.
     pub advertise_addr: IpAddr,
+}
+
+/// Nothing is served without an address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AgentFenseSettings {
+    pub grpc: Option<SocketAddr>,
+    /// JSON over HTTP.
+    pub rest: Option<SocketAddr>,
 }
 
 impl Default for FlexSettings {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::Surroundings;
 use super::audit::AuditSettings;
 use super::commands::{self, CommandSettings, PuristaSettings};
-use super::doors::FlexSettings;
+use super::doors::{AgentFenseSettings, FlexSettings};
 use super::identity::{OidcSettings, TlsSettings};
 use super::nats::{NatsSettings, UruleSettings};
 use sandkeep_broker::{PoolMarks, Profile, Quotas};
@@ -57,6 +57,7 @@ pub struct Settings {
     pub purista: PuristaSettings,
     pub urule: UruleSettings,
     pub flex: FlexSettings,
+    pub agentfense: AgentFenseSettings,
     /// Places that may be called though they are not public.
     pub outgoing_allow: Vec<Allowed>,
     /// Additional CA certificates for registries.
@@ -131,6 +132,7 @@ impl Settings {
             purista: PuristaSettings::default(),
             urule: UruleSettings::default(),
             flex: FlexSettings::default(),
+            agentfense: AgentFenseSettings::default(),
             outgoing_allow: Vec::new(),
             registry_ca: None,
             registry_auth: None,

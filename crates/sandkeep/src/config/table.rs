@@ -224,6 +224,7 @@ pub fn rows() -> impl Iterator<Item = &'static Setting> {
         commands::PURISTA,
         nats::URULE,
         doors::FLEX,
+        doors::AGENTFENSE,
         LIMITS,
         &ORGANIZATION,
         &USER,

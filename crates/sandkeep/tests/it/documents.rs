@@ -98,7 +98,8 @@ commands_run! {
 const RUN_ELSEWHERE: &[&str] = &["docs/guides/python.md"];
 
 /// Guides that show only configuration and messages. Tests of NATS and PURISTA use the same.
-const WITHOUT_COMMANDS: &[&str] = &["docs/guides/nats-commands.md", "docs/guides/purista.md"];
+const WITHOUT_COMMANDS: &[&str] =
+    &["docs/guides/agentfense.md", "docs/guides/nats-commands.md", "docs/guides/purista.md"];
 
 #[test]
 fn every_guide_is_run_and_few_blocks_are_not() {

@@ -1,6 +1,8 @@
 //! Tests against the real daemon process, on real namespaces, cgroups and file systems. One binary, so that it links
 //! once; one module per promise.
 
+#[cfg(feature = "agentfense")]
+mod agentfense;
 mod audit;
 mod bench;
 mod browser;

@@ -96,6 +96,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         room: "doors/kit",
         forbidden: &[
+            "crate::agentfense",
             "crate::connect",
             "crate::flex",
             "crate::front",

@@ -33,15 +33,33 @@ struct Choice {
     door: Option<(OwnDoor, &'static str)>,
 }
 
-fn choices(settings: &Settings) -> [Choice; 1] {
-    [Choice {
-        key: "flex.listen",
-        address: settings.flex.listen,
-        #[cfg(feature = "flex")]
-        door: Some((OwnDoor::Flex, "flex")),
-        #[cfg(not(feature = "flex"))]
-        door: None,
-    }]
+fn choices(settings: &Settings) -> [Choice; 3] {
+    [
+        Choice {
+            key: "flex.listen",
+            address: settings.flex.listen,
+            #[cfg(feature = "flex")]
+            door: Some((OwnDoor::Flex, "flex")),
+            #[cfg(not(feature = "flex"))]
+            door: None,
+        },
+        Choice {
+            key: "agentfense.grpc",
+            address: settings.agentfense.grpc,
+            #[cfg(feature = "agentfense")]
+            door: Some((OwnDoor::AgentFenseGrpc, "agentfense gRPC")),
+            #[cfg(not(feature = "agentfense"))]
+            door: None,
+        },
+        Choice {
+            key: "agentfense.rest",
+            address: settings.agentfense.rest,
+            #[cfg(feature = "agentfense")]
+            door: Some((OwnDoor::AgentFenseRest, "agentfense REST")),
+            #[cfg(not(feature = "agentfense"))]
+            door: None,
+        },
+    ]
 }
 
 /// The addresses that the settings name for single doors.

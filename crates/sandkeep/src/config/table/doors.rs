@@ -1,4 +1,4 @@
-//! The rows of `[flex]`.
+//! The rows of `[flex]` and `[agentfense]`.
 
 use serde_json::json;
 
@@ -21,5 +21,26 @@ pub static FLEX: &[Setting] = &[
         "Address of this machine on which processes launched by Flex's clients are reached. On loopback only the daemon's user can connect; on any other address everybody can, so such a process must ask for credentials",
         set!(flex.advertise_addr, |text| value::parsed(text, "an IP address such as 127.0.0.1")),
         show!(flex.advertise_addr),
+    ),
+];
+
+pub static AGENTFENSE: &[Setting] = &[
+    Setting::new(
+        "agentfense.grpc",
+        Shape::Text,
+        "ADDR:PORT",
+        "Address and port for AgentFense's clients over gRPC: 127.0.0.1:9000; not served without one",
+        set!(agentfense.grpc, |text| value::parsed(text, "ADDRESS:PORT such as 127.0.0.1:9000")
+            .map(Some)),
+        show!(agentfense.grpc),
+    ),
+    Setting::new(
+        "agentfense.rest",
+        Shape::Text,
+        "ADDR:PORT",
+        "Address and port for AgentFense's JSON over HTTP: 127.0.0.1:8080; not served without one",
+        set!(agentfense.rest, |text| value::parsed(text, "ADDRESS:PORT such as 127.0.0.1:8080")
+            .map(Some)),
+        show!(agentfense.rest),
     ),
 ];
