@@ -87,6 +87,7 @@ pub use lifecycle::diff::{DiffBundle, DiffRequest, DiffText};
 pub use lifecycle::ensure::Ensured;
 pub use lifecycle::fork::ForkDraft;
 pub use lifecycle::pause::InFlight;
+pub use lifecycle::race::{Race, RaceDraft, RaceTold, RacerDraft};
 pub use lifecycle::rollback::OnExecs;
 pub use lifecycle::snapshot::{SnapshotView, recorded_snapshots};
 pub use policy::abilities::{Abilities, IdRangeKind};
@@ -162,6 +163,7 @@ impl Broker {
         lifecycle::snapshot::sweep_rows(&shared).await?;
         lifecycle::snapshot::sweep(&shared).await?;
         lifecycle::revert::finish_all(&shared).await?;
+        lifecycle::race::sweep(&shared).await?;
         images::sweep(&shared).await?;
         lifecycle::reconcile::report_orphans(&shared).await;
         webhooks::begin(&shared).await?;

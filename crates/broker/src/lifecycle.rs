@@ -16,6 +16,7 @@ pub(crate) mod fork;
 pub(crate) mod handle;
 pub(crate) mod pause;
 pub(crate) mod quiesce;
+pub(crate) mod race;
 pub(crate) mod reaper;
 pub(crate) mod reconcile;
 pub(crate) mod rename;

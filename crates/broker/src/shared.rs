@@ -83,6 +83,8 @@ pub(super) struct Shared {
     pub rates: Rates,
     /// Slots for file work on the host.
     pub file_work: Slots,
+    /// Races under way.
+    pub races: Slots,
     /// Who follows the events.
     pub followers: Slots,
     pub webhooks: Webhooks,
@@ -164,6 +166,7 @@ impl Shared {
                 "diffs and reverts at once of one organization",
                 limits::TREE_WORK_AT_ONCE_MAX,
             ),
+            races: Slots::new("races at once of one organization", limits::RACES_MAX),
             followers: Slots::new("followers of events", limits::EVENT_FOLLOWERS_MAX),
             webhooks: Webhooks::default(),
             commands: Slots::new(

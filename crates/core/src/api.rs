@@ -6,6 +6,7 @@ mod exec;
 mod key;
 mod log;
 mod process;
+mod race;
 mod request;
 mod sandbox;
 mod shell;
@@ -28,6 +29,7 @@ pub use log::{Happening, LogEntry};
 pub use process::{
     PortInfo, PortListener, PortUrl, Ports, Process, ProcessStatus, ProcessView, Processes,
 };
+pub use race::{RaceEvent, RaceResult, RaceSandbox, Racer, RacerState};
 pub use request::{
     CreateProcess, CreateSnapshot, DeleteFile, DiffFormat, DiffSandbox, FilePath, ForkSandbox,
     ListFiles, ListSandboxes, MakeDirectory, MoveFile, Order, PauseSandbox, ProcessReady,

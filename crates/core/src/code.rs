@@ -348,6 +348,9 @@ codes! {
     NotJson "not_json" Unsupported Useless
         "the body is not JSON"
         "send JSON with Content-Type: application/json";
+    NotRaw "not_raw" Unsupported Useless
+        "the body is a form, not the file itself"
+        "send the bytes of the file as the body: curl -T FILE, or --data-binary @FILE";
     BuildFailed "build_failed" Precondition Useless
         "a build step failed"
         "see the step's output; try the command in a sandbox of the template that the step starts from";

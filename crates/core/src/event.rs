@@ -142,6 +142,19 @@ pub enum EventKind {
     /// The files of a sandbox are as they were at a snapshot. `state` is the state that it is in now.
     #[serde(rename = "sandbox.rolled_back")]
     SandboxRolledBack { name: SnapshotName, state: State },
+    /// Some files of a sandbox are as they were at a snapshot. `paths` has the first of `count`.
+    #[serde(rename = "sandbox.reverted")]
+    SandboxReverted {
+        name: SnapshotName,
+        paths: Vec<String>,
+        count: u64,
+        /// The user who asked for it.
+        by: String,
+    },
+    /// A file of a sandbox was changed from outside, or by a tool that works on files. Commands are execs, and what
+    /// they change is not in here.
+    #[serde(rename = "file.changed")]
+    FileChanged(FileChanged),
     /// Files were to become what they were at a snapshot, and only some did, or none.
     #[serde(rename = "sandbox.revert_failed")]
     SandboxRevertFailed { reason: String },
@@ -224,6 +237,48 @@ pub enum EventKind {
     WebhookDisabled { webhook: WebhookId, reason: String },
 }
 
+/// A change of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FileChanged {
+    pub change: FileChangeKind,
+    /// As it was named; a long one is cut off.
+    pub path: String,
+    /// The new path of what was moved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// The user who asked for it.
+    pub by: String,
+    /// The tool that did it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+}
+
+/// What was done to a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FileChangeKind {
+    Written,
+    Deleted,
+    DirectoryMade,
+    Moved,
+    ModeChanged,
+    /// An archive was unpacked into this directory.
+    Unpacked,
+}
+
+impl FileChangeKind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Written => "written",
+            Self::Deleted => "deleted",
+            Self::DirectoryMade => "directory made",
+            Self::Moved => "moved",
+            Self::ModeChanged => "mode changed",
+            Self::Unpacked => "unpacked",
+        }
+    }
+}
+
 /// A snapshot that was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SnapshotMade {
@@ -236,7 +291,7 @@ pub struct SnapshotMade {
 
 impl EventKind {
     /// The name of every kind.
-    pub const NAMES: [&'static str; 24] = [
+    pub const NAMES: [&'static str; 26] = [
         "sandbox.created",
         "sandbox.started",
         "sandbox.stopped",
@@ -244,6 +299,8 @@ impl EventKind {
         "sandbox.resumed",
         "sandbox.failed",
         "sandbox.rolled_back",
+        "sandbox.reverted",
+        "file.changed",
         "sandbox.revert_failed",
         "sandbox.forked",
         "sandbox.destroyed",
@@ -273,6 +330,8 @@ impl EventKind {
             Self::SandboxResumed { .. } => "sandbox.resumed",
             Self::SandboxFailed { .. } => "sandbox.failed",
             Self::SandboxRolledBack { .. } => "sandbox.rolled_back",
+            Self::SandboxReverted { .. } => "sandbox.reverted",
+            Self::FileChanged(_) => "file.changed",
             Self::SandboxRevertFailed { .. } => "sandbox.revert_failed",
             Self::SandboxForked { .. } => "sandbox.forked",
             Self::SandboxDestroyed { .. } => "sandbox.destroyed",
@@ -329,6 +388,8 @@ impl EventKind {
             Self::SandboxFailed { .. } => Some(State::Failed),
             Self::SandboxRolledBack { state, .. } => Some(*state),
             Self::SandboxForked { .. }
+            | Self::SandboxReverted { .. }
+            | Self::FileChanged(_)
             | Self::SandboxRevertFailed { .. }
             | Self::SandboxDestroyed { .. }
             | Self::SnapshotCreated(_)

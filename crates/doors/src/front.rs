@@ -51,9 +51,14 @@ impl Front {
 
     /// The Model Context Protocol for whoever started this process; `address` is where these doors are.
     #[cfg(feature = "mcp")]
-    pub fn mcp(&self, broker: Broker, address: std::net::SocketAddr) -> mcp::Mcp {
+    pub fn mcp(
+        &self,
+        broker: Broker,
+        address: std::net::SocketAddr,
+        default: sandkeep_core::SpecDraft,
+    ) -> mcp::Mcp {
         let kit = Kit::new(broker.clone(), Arc::clone(&self.auth), self.origins.clone());
-        mcp::Mcp::new(mcp::Direct::for_this_user(broker, self.ports(&kit), address))
+        mcp::Mcp::new(mcp::Direct::for_this_user(broker, self.ports(&kit), address, default))
     }
 
     /// These doors for requests that come as messages, and perhaps one that nothing else can come through.

@@ -41,6 +41,7 @@ mod processes;
 mod progress;
 mod ps;
 mod publish;
+mod race;
 mod revert;
 mod rm;
 mod rollback;
@@ -178,6 +179,7 @@ enum Command {
     Turn(snapshot::TurnArgs),
     Rollback(rollback::RollbackArgs),
     Fork(fork::ForkArgs),
+    Race(race::RaceArgs),
     Log(log::LogArgs),
     Events(event_log::EventsArgs),
     Webhook(webhook::WebhookArgs),
@@ -308,6 +310,7 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Turn(args) => with_one_thread(snapshot::turn(args, &client()?)),
         Command::Rollback(args) => with_one_thread(rollback::run(args, &client()?)),
         Command::Fork(args) => with_one_thread(fork::run(args, &client()?)),
+        Command::Race(args) => with_one_thread(race::run(args, &client()?)),
         Command::Log(args) => with_one_thread(log::run(args, &client()?)),
         Command::Events(args) => with_one_thread(event_log::run(args, &client()?)),
         Command::Webhook(args) => with_one_thread(webhook::run(args, &client()?)),
@@ -319,7 +322,7 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Template(args) => with_one_thread(template::run(args, &client()?)),
         #[cfg(feature = "mcp")]
         Command::Mcp(args) => match global.url {
-            Some(_) => with_one_thread(mcp::relay(client()?)),
+            Some(_) => with_one_thread(mcp::relay(args, client()?)),
             None => with_threads(mcp::alone(args, &around)),
         },
         Command::Tool(args) => with_one_thread(tool::run(args, &client()?)),

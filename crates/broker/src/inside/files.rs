@@ -12,10 +12,12 @@ use toolbox::{
     Written,
 };
 
+use super::changed::Changing;
 use super::toolbox::{Lines, Presence, ToolboxInput, ToolboxRequest, ToolboxRun, begin};
 use crate::Broker;
 use crate::error::Error;
 use crate::lifecycle::handle::Handle;
+use crate::shared::Shared;
 use sandkeep_core::{Principal, SandboxId, limits};
 
 /// A file or an archive that is being downloaded. Dropping it ends the reading inside.
@@ -31,6 +33,8 @@ impl FileStream {
 /// A file or an archive that is being uploaded. Dropping it before the end changes nothing inside.
 pub struct FileUpload<T> {
     run: ToolboxRun,
+    changing: Option<Changing>,
+    of: (Arc<Shared>, Arc<Handle>),
     answer: std::marker::PhantomData<fn() -> T>,
 }
 
@@ -45,7 +49,11 @@ impl<T: serde::de::DeserializeOwned> FileUpload<T> {
         mut self,
         sending: impl Future<Output = Result<(), E>>,
     ) -> Result<T, E> {
-        self.run.answer_while(sending).await
+        let answer = self.run.answer_while(sending).await?;
+        if let Some(changing) = self.changing.take() {
+            changing.done(&self.of.0, &self.of.1);
+        }
+        Ok(answer)
     }
 }
 
@@ -120,10 +128,7 @@ impl Broker {
         path: RawPath,
         reach: Reach,
     ) -> Result<(), Error> {
-        self.run(who, id, ToolboxRequest::short(Operation::Remove { path, reach }))
-            .await?
-            .answer()
-            .await
+        self.change(who, id, Operation::Remove { path, reach }).await
     }
 
     pub async fn list_files(
@@ -141,10 +146,7 @@ impl Broker {
         id: &SandboxId,
         request: MakeDirectory,
     ) -> Result<Entry, Error> {
-        self.run(who, id, ToolboxRequest::short(Operation::MakeDirectory(request)))
-            .await?
-            .answer()
-            .await
+        self.change(who, id, Operation::MakeDirectory(request)).await
     }
 
     pub async fn move_file(
@@ -153,7 +155,7 @@ impl Broker {
         id: &SandboxId,
         request: MoveEntry,
     ) -> Result<Entry, Error> {
-        self.run(who, id, ToolboxRequest::short(Operation::Move(request))).await?.answer().await
+        self.change(who, id, Operation::Move(request)).await
     }
 
     pub async fn change_mode(
@@ -162,10 +164,7 @@ impl Broker {
         id: &SandboxId,
         request: ChangeMode,
     ) -> Result<Entry, Error> {
-        self.run(who, id, ToolboxRequest::short(Operation::ChangeMode(request)))
-            .await?
-            .answer()
-            .await
+        self.change(who, id, Operation::ChangeMode(request)).await
     }
 
     pub async fn watch_files(
@@ -211,8 +210,28 @@ impl Broker {
         id: &SandboxId,
         operation: Operation,
     ) -> Result<FileUpload<T>, Error> {
-        let run = self.run(who, id, ToolboxRequest::long(operation)).await?;
-        Ok(FileUpload { run, answer: std::marker::PhantomData })
+        let changing = Changing::by(who, &operation);
+        let handle = self.shared.find(who, id)?;
+        let run = begin(&self.shared, &handle, ToolboxRequest::long(operation)).await?;
+        let of = (Arc::clone(&self.shared), handle);
+        Ok(FileUpload { run, changing, of, answer: std::marker::PhantomData })
+    }
+
+    /// A short operation that changes something.
+    async fn change<T: serde::de::DeserializeOwned>(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        operation: Operation,
+    ) -> Result<T, Error> {
+        let changing = Changing::by(who, &operation);
+        let handle = self.shared.find(who, id)?;
+        let mut run = begin(&self.shared, &handle, ToolboxRequest::short(operation)).await?;
+        let answer = run.answer().await?;
+        if let Some(changing) = changing {
+            changing.done(&self.shared, &handle);
+        }
+        Ok(answer)
     }
 
     async fn run(

@@ -115,6 +115,12 @@ impl Activity {
         self.busy(Kind::Process, Arc::clone(&self.process_places).try_acquire_owned().ok())
     }
 
+    /// A use that is no exec: while it is held, the sandbox is not idle.
+    pub fn hold(self: &Arc<Self>) -> Busy {
+        self.touch();
+        self.busy(Kind::Process, None)
+    }
+
     fn busy(self: &Arc<Self>, kind: Kind, place: Option<OwnedSemaphorePermit>) -> Busy {
         self.execs.fetch_add(1, Ordering::Relaxed);
         if kind == Kind::Command {

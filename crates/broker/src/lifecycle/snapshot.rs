@@ -30,6 +30,7 @@ use sandkeep_core::{
     Operation, Principal, SandboxId, SnapshotId, SnapshotKind, SnapshotName, State, Trigger, Verb,
     failpoint, limits, with_causes,
 };
+use sandkeep_home::Meta;
 
 pub(crate) use index::SnapshotIndex;
 pub use record::recorded as recorded_snapshots;
@@ -143,7 +144,7 @@ impl Handle {
         self.snapshots.find(name).ok_or_else(|| not_found(&self.id, name))
     }
 
-    async fn snapshot(
+    pub(super) async fn snapshot(
         &self,
         shared: &Shared,
         id: SnapshotId,
@@ -168,6 +169,19 @@ impl Handle {
 
 pub(crate) fn not_found(id: &SandboxId, name: &SnapshotName) -> Error {
     Error::SnapshotNotFound { id: id.clone(), name: name.clone() }
+}
+
+fn max_snapshots(shared: &Shared, meta: &Meta) -> usize {
+    meta.terms.max_snapshots.unwrap_or(usize::MAX).min(shared.policy.max_snapshots)
+}
+
+/// Refuses a sandbox that could not seal a turn now.
+pub(super) fn refuse_if_full(shared: &Shared, handle: &Handle) -> Result<(), Error> {
+    let limit = max_snapshots(shared, &handle.meta());
+    match handle.snapshots.count_asked() >= limit {
+        true => Err(Error::SnapshotsFull { id: handle.id.clone(), limit }),
+        false => Ok(()),
+    }
 }
 
 fn check_note(note: Option<&str>) -> Result<(), Error> {
@@ -268,8 +282,7 @@ impl Supervisor {
 
     /// The maximum number of its snapshots.
     fn max_snapshots(&self) -> usize {
-        let own = self.meta.terms.max_snapshots.unwrap_or(usize::MAX);
-        own.min(self.shared.policy.max_snapshots)
+        max_snapshots(&self.shared, &self.meta)
     }
 
     async fn copy_volume(&self, snapshot: &SnapshotId) -> Result<(), Error> {

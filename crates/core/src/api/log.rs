@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::event::{Event, EventKind, SnapshotMade};
+use crate::event::{Event, EventKind, FileChanged, SnapshotMade};
 use crate::{ExecId, SandboxId, SnapshotId, SnapshotName};
 
 /// One entry in the history of a sandbox.
@@ -60,6 +60,17 @@ pub enum Happening {
     RolledBack {
         name: SnapshotName,
     },
+    /// Some files were restored from a snapshot.
+    Reverted {
+        name: SnapshotName,
+        /// The first of them.
+        paths: Vec<String>,
+        count: u64,
+        /// The user who asked for it.
+        by: String,
+    },
+    /// A file was changed from outside, or by a tool that works on files.
+    FileChanged(FileChanged),
     /// A revert failed; some of the files may have been restored.
     RevertFailed {
         reason: String,
@@ -101,6 +112,13 @@ impl Happening {
             EventKind::SandboxResumed {} => Self::Resumed,
             EventKind::SandboxFailed { reason, .. } => Self::Failed { reason: reason.clone() },
             EventKind::SandboxRolledBack { name, .. } => Self::RolledBack { name: name.clone() },
+            EventKind::SandboxReverted { name, paths, count, by } => Self::Reverted {
+                name: name.clone(),
+                paths: paths.clone(),
+                count: *count,
+                by: by.clone(),
+            },
+            EventKind::FileChanged(change) => Self::FileChanged(change.clone()),
             EventKind::SandboxRevertFailed { reason } => {
                 Self::RevertFailed { reason: reason.clone() }
             }

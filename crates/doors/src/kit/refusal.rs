@@ -54,6 +54,8 @@ pub enum Refusal {
     BodyTooSlow,
     #[error("the body is {given:?}, which is not JSON")]
     NotJson { given: String },
+    #[error("the body is {given:?}, in which the file is only a part")]
+    NotRaw { given: String },
     #[error("the file ends at {size} bytes, before the range begins")]
     RangeBeyondEnd { size: u64 },
     #[error("query: {problem}")]
@@ -127,6 +129,7 @@ impl Refusal {
             Self::DeadlineExceeded { .. } => Code::DeadlineExceeded,
             Self::BodyTooSlow => Code::BodyTooSlow,
             Self::NotJson { .. } => Code::NotJson,
+            Self::NotRaw { .. } => Code::NotRaw,
             Self::RangeBeyondEnd { .. } => Code::RangeNotSatisfiable,
             Self::QueryMalformed { .. } => Code::InvalidQuery,
             Self::NotAWebSocket { .. } => Code::UpgradeRequired,

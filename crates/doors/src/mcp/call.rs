@@ -10,8 +10,8 @@ use crate::kit::Refusal;
 use crate::kit::path::{Name, parse};
 use sandkeep_core::api::{
     CreateProcess, CreateSnapshot, DeleteFile, DiffSandbox, FilePath, ForkSandbox, ListFiles,
-    ListSandboxes, MakeDirectory, MoveFile, PauseSandbox, ReadOutput, Revert, RollbackSandbox,
-    SealTurn, SignPortUrl,
+    ListSandboxes, MakeDirectory, MoveFile, PauseSandbox, RaceSandbox, ReadOutput, Revert,
+    RollbackSandbox, SealTurn, SignPortUrl,
 };
 use sandkeep_core::{Port, ProcessId, SandboxId, SnapshotName, SpecDraft};
 
@@ -44,6 +44,7 @@ pub enum Call {
     SealTurn(SandboxId, SealTurn),
     Rollback(SandboxId, RollbackSandbox),
     Fork(SandboxId, ForkSandbox),
+    Race(SandboxId, Box<RaceSandbox>),
     Diff(SandboxId, DiffSandbox),
     Revert(SandboxId, Revert),
 }

@@ -68,7 +68,7 @@ impl Exit {
         match self {
             Self::Ok => "success",
             Self::RequestFailed => {
-                "the request failed, `doctor` found a problem, or `audit verify` a broken record"
+                "the request failed, `doctor` found a problem, `race` no winner, or `audit verify` a broken record"
             }
             Self::Usage => "invalid command line or configuration",
             Self::CannotListen => "`serve`: cannot listen on the address; the port may be in use",

@@ -136,7 +136,7 @@ pub async fn sweep(dead: PathBuf) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-fn spec_draft(json: Value) -> Result<SpecDraft, Failure> {
+pub(super) fn spec_draft(json: Value) -> Result<SpecDraft, Failure> {
     serde_json::from_value(json).map_err(|e| Failure::Usage { problem: e.to_string() })
 }
 
@@ -150,7 +150,7 @@ enum Input {
 }
 
 /// The draft with the requested workspace. The user of `run` reads with their own rights.
-async fn with_source(
+pub(super) async fn with_source(
     broker: &Broker,
     mut draft: SpecDraft,
     source: SourceArgs,

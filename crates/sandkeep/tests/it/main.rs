@@ -43,6 +43,7 @@ mod pausing;
 mod ports;
 mod processes;
 mod quotas;
+mod race;
 mod registry;
 mod run;
 mod schemathesis;

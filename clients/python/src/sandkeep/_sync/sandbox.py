@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field, replace
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,8 @@ from .._data import (
     PortInfo,
     PortUrl,
     ProcessInfo,
+    Racer,
+    RaceResult,
     SandboxInfo,
     ShellInfo,
     Snapshot,
@@ -33,7 +35,7 @@ from .._data import (
 )
 from .._decode import timestamp
 from .._diff import Diff
-from .._errors import ApplyConflict, ApplyFailed, ConnectionLost, NotFound
+from .._errors import ApplyConflict, ApplyFailed, ConnectionLost, NotFound, refusal
 from .._local import local_daemon
 from .._output import OnLine
 from .._requests import Command, command_fields, milliseconds, shown, stdin_fields, whole_seconds, without_none
@@ -492,6 +494,52 @@ class Sandbox:
         forks = [Sandbox(self._http, info, origin=self._origin, keep=keep) for info in infos]
         self._forks += forks
         return forks
+
+    def race(
+        self,
+        count: int | None = None,
+        command: Command | None = None,
+        *,
+        judge: str,
+        commands: Sequence[str] | None = None,
+        patches: Sequence[str] | None = None,
+        on_update: Callable[[Racer], object] | None = None,
+        snapshot: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        judge_timeout: float | None = None,
+    ) -> RaceResult:
+        """Forks the sandbox, tries something in each fork, and keeps the files of the best.
+
+        Each racer runs `command`, or the one of `commands` with its number, after its unified diff of `patches` was applied.
+        Then `judge` runs in it and prints a number on its last line: the highest wins. A patch, command or judge that fails
+        puts its racer out. `SANDKEEP_RACER` is the racer's number, from 1. The winner's files become those of this sandbox, as
+        a turn; the turn before it holds what the sandbox was. The forks are destroyed at the end, or if the connection is
+        lost before. `on_update` is called when a racer has come further. Without a winner, `RaceResult.winner` is None.
+        """
+        body = without_none(
+            **({} if command is None else command_fields(command)),
+            count=count,
+            commands=None if commands is None else list(commands),
+            patches=None if patches is None else list(patches),
+            judge=judge,
+            snapshot=snapshot,
+            cwd=cwd,
+            env=None if env is None else dict(env),
+            timeout_ms=milliseconds(timeout),
+            judge_timeout_ms=milliseconds(judge_timeout),
+        )
+        with closing(self._http.events("POST", f"{self._path}/race", body=body)) as events:
+            for event in events:
+                if event["type"] == "racer" and on_update is not None:
+                    on_update(self._http.decode(Racer, event["racer"]))
+                elif event["type"] == "done":
+                    return self._http.decode(RaceResult, event["result"])
+                elif event["type"] == "failed":
+                    problem = event["problem"]
+                    raise refusal(problem, problem["status"], None) or ConnectionLost(self._http.settings.url, "it failed")
+        raise ConnectionLost(self._http.settings.url, "the race was given up, and the sandbox is as it was")
 
     def diff(
         self, from_: str | None = None, to: str | None = None, *, path: str | None = None, text: bool = True
