@@ -67,6 +67,7 @@ mod tool_config;
 mod tools;
 mod version;
 mod webhook;
+mod words;
 
 #[cfg(test)]
 mod tests;
@@ -76,7 +77,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use reqwest::Url;
 
 use crate::config::{Surroundings, client_log};
@@ -243,7 +244,8 @@ struct Format {
 
 /// The whole program.
 pub fn main() -> ExitCode {
-    let Cli { global, command } = Cli::parse();
+    let matches = Cli::command().get_matches();
+    let Cli { global, command } = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
     if let Command::Launcher { sweep, .. } = command {
         // It makes processes by clone, so it must stay without threads, and so without tokio.
         return sandkeep_sys::launcher::main(sweep.map(|data| run::sweeper(&data)));
@@ -261,11 +263,21 @@ pub fn main() -> ExitCode {
         Ok(exit) => exit,
         Err(failure) if failure.is_broken_pipe() => Exit::OutputClosed,
         Err(failure) => {
-            print::note(&failure.line());
-            own_failure.unwrap_or_else(|| Exit::of_failure(&failure))
+            let exit = own_failure.unwrap_or_else(|| Exit::of_failure(&failure));
+            match wants_json(&matches) {
+                true => print::failure(&failure.json(exit)),
+                false => print::note(&failure.line()),
+            }
+            exit
         }
     };
     ExitCode::from(exit.code())
+}
+
+/// Whether the command, or one within it, was given `--json`. That of `tool` is something else: its arguments.
+fn wants_json(matches: &ArgMatches) -> bool {
+    let here = matches.try_get_one::<bool>("json").ok().flatten().copied().unwrap_or(false);
+    here || matches.subcommand().is_some_and(|(_, inner)| wants_json(inner))
 }
 
 fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {

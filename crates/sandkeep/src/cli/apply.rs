@@ -4,6 +4,7 @@
 //! trusted. Files are written below the directory and nowhere else, no link is followed, no device is created,
 //! ownership and set-id bits are not taken over, and every file must match the list of changes.
 
+mod interactive;
 mod plan;
 mod select;
 mod staging;
@@ -21,6 +22,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
+use self::interactive::Asked;
 use self::plan::{Act, Conflict, Plan, Step};
 use self::select::{SelectArgs, Selection};
 use self::staging::{Interrupted, PLACE, Staging};
@@ -62,6 +64,9 @@ pub struct ApplyArgs {
     /// Show what would change, and change nothing
     #[arg(long)]
     dry_run: bool,
+    /// Show each hunk and each other change, and ask for it: y applies it, n leaves it, q leaves it and the rest
+    #[arg(long, short = 'i', conflicts_with = "dry_run")]
+    interactive: bool,
     /// Change nothing if there is a conflict
     #[arg(long)]
     all_or_nothing: bool,
@@ -140,6 +145,14 @@ enum Intent {
 struct Rules {
     selection: Selection,
     guard: Guard,
+    asks: Asks,
+}
+
+/// Whether the caller is asked for each change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asks {
+    Nothing,
+    Each,
 }
 
 #[derive(Debug)]
@@ -172,11 +185,12 @@ pub async fn run(args: ApplyArgs, client: &Client) -> Result<Exit, Failure> {
         (false, true) => Intent::ApplyAll,
         (false, false) => Intent::Apply,
     };
+    let asks = if args.interactive { Asks::Each } else { Asks::Nothing };
     let (select, guard, to) = (args.select, args.guard.beneath(&args.to), args.to);
     let work = tokio::task::spawn_blocking(move || {
         let selection = select.beneath(&to)?;
         let pieces = Pieces { receiver: pieces, current: Bytes::new() };
-        bring(pieces, directory, &top, intent, &Rules { selection, guard })
+        bring(pieces, directory, &top, intent, &Rules { selection, guard, asks })
             .map_err(|error| Failure::Tool(Box::new(error)))
     });
     let mut body = response.bytes_stream();
@@ -230,7 +244,7 @@ fn bring(
         return Ok(Report { plan, changes, found: Interrupted::Nothing });
     }
     let (staging, found) = Staging::begin(directory)?;
-    let plan = match guarded_plan(&view, &manifest.changes, top, rules) {
+    let mut plan = match guarded_plan(&view, &manifest.changes, top, rules) {
         Ok(plan) => plan,
         Err(error) => {
             staging.clear();
@@ -249,7 +263,14 @@ fn bring(
             Closing::Unmarked => Err(ArchiveError::Truncated.into()),
         }
     });
-    if let Err(error) = staged {
+    let chosen = staged.and_then(|()| match rules.asks {
+        Asks::Nothing => Ok(()),
+        Asks::Each => {
+            let mut asked = Asked::new(io::stdin().lock(), io::stderr());
+            interactive::choose(&view, &staging, &mut plan, &mut asked)
+        }
+    });
+    if let Err(error) = chosen {
         staging.clear();
         return Err(error);
     }
