@@ -37,7 +37,7 @@ pub use request::{
 };
 pub use sandbox::{Ensured, ForkPoint, Forks, Reverted, Sandbox, Sandboxes, Snapshot, Snapshots};
 pub use shell::{Shell, ShellFate, ShellProgram, ShellState};
-pub use template::{Template, TemplateConfig};
+pub use template::{BUILD_SAID_LAST, Template, TemplateConfig};
 pub use tool::{ToolAnswer, ToolBlock, ToolEvent};
 
 /// The body of every error answer.

@@ -5,9 +5,13 @@ mod place;
 mod up;
 
 use std::ffi::OsString;
+use std::pin::pin;
+
+use tokio_util::sync::CancellationToken;
 
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use crate::cli::run::signals::Signals;
 use crate::cli::tool_config::GuardArgs;
 use sandkeep_client::Client;
 
@@ -33,14 +37,35 @@ pub struct Args {
     guard: GuardArgs,
 }
 
+/// A signal ends the copying first, so that no unfinished file is left; a second one does not wait for that.
 pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
+    let mut signals = Signals::listen()?;
+    let stop = CancellationToken::new();
+    let mut copying = pin!(copy(args, client, &stop));
+    let signal = tokio::select! {
+        done = &mut copying => return done,
+        signal = signals.next() => signal,
+    };
+    stop.cancel();
+    tokio::select! {
+        _ = &mut copying => {}
+        _ = signals.next() => {}
+    }
+    sandkeep_sys::signal::end_by(signal.number())
+}
+
+async fn copy(args: Args, client: &Client, stop: &CancellationToken) -> Result<Exit, Failure> {
     match (End::read(args.source)?, End::read(args.target)?) {
         (End::Remote(source), End::Remote(_)) => {
             let problem = format!("both are in sandboxes; copy {source} to this machine first");
             Err(Failure::Usage { problem })
         }
-        (End::Remote(source), local) => down::copy(client, &source, &local, args.guard).await,
-        (local, End::Remote(target)) => up::copy(client, &local, &target).await,
+        (End::Remote(source), local) => down::copy(client, &source, &local, args.guard, stop).await,
+        // What has arrived incompletely is dropped inside.
+        (local, End::Remote(target)) => tokio::select! {
+            done = up::copy(client, &local, &target) => done,
+            () = stop.cancelled() => Err(Failure::Interrupted),
+        },
         (End::Local(_) | End::Standard, End::Local(_) | End::Standard) => {
             let problem = "neither is in a sandbox; write one as ID:PATH".to_owned();
             Err(Failure::Usage { problem })

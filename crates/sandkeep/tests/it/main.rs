@@ -20,6 +20,7 @@ mod failpoints;
 mod files;
 #[cfg(feature = "flex")]
 mod flex;
+mod generators;
 mod host_devices;
 mod hostile;
 mod idempotency;

@@ -16,6 +16,7 @@ use crate::lifecycle::create::{Creation, NewSandbox, Origin, new_meta};
 use crate::lifecycle::handle::Handle;
 use crate::lifecycle::request::Command;
 use crate::{Broker, policy::admission};
+use sandkeep_core::api::BUILD_SAID_LAST;
 use sandkeep_core::{
     ExecId, FileLocation, ImageDefaults, ImportId, PinnedImage, Privilege, Spec, SpecDraft, Terms,
     Verb, failpoint, limits,
@@ -229,7 +230,7 @@ fn judge(end: &ExecEnd, tail: &Tail, step: &Step) -> Result<(), Error> {
     };
     let problem = match tail.text().as_str() {
         "" => problem,
-        said => format!("{problem}; it said last: {said}"),
+        said => format!("{problem}{BUILD_SAID_LAST}{said}"),
     };
     Err(Error::BuildFailed { line: step.line, instruction: step.written.clone(), problem })
 }
