@@ -32,6 +32,7 @@ mod logs;
 mod ls;
 #[cfg(feature = "mcp")]
 mod mcp;
+mod parsed;
 mod pause;
 mod placeholders;
 mod port;
@@ -244,7 +245,7 @@ struct Format {
 
 /// The whole program.
 pub fn main() -> ExitCode {
-    let matches = Cli::command().get_matches();
+    let matches = parsed::matches(Cli::command());
     let Cli { global, command } = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
     if let Command::Launcher { sweep, .. } = command {
         // It makes processes by clone, so it must stay without threads, and so without tokio.

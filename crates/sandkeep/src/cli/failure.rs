@@ -74,19 +74,23 @@ impl Failure {
 
     /// The failure and what to do about it, in one line.
     pub fn line(&self) -> String {
-        let detail = match self {
+        let detail = self.detail();
+        // The option's requirements are already named; the API's advice is about fields.
+        let names_an_option = detail.starts_with("--");
+        match self.remedy().filter(|_| !names_an_option) {
+            Some(remedy) => format!("{detail}; {remedy}"),
+            None => detail,
+        }
+    }
+
+    fn detail(&self) -> String {
+        match self {
             // An HTTP client error's chain repeats `error sending request` three times.
             Self::Api(Api::Unreachable { source, .. } | Api::BrokeOff { source, .. }) => {
                 format!("{self}: {}", first_cause(source))
             }
             Self::Api(Api::Refused(_)) | Self::Broker(_) => in_options(&with_causes(self)),
             _ => with_causes(self),
-        };
-        // The option's requirements are already named; the API's advice is about fields.
-        let names_an_option = detail.starts_with("--");
-        match self.remedy().filter(|_| !names_an_option) {
-            Some(remedy) => format!("{detail}; {remedy}"),
-            None => detail,
         }
     }
 
@@ -100,12 +104,8 @@ impl Failure {
             Self::Usage { .. } | Self::Config(_) => ("usage", false),
             _ => ("failed", false),
         };
-        let detail = match self {
-            Self::Api(Api::Refused(problem)) => problem.detail.clone(),
-            _ => with_causes(self),
-        };
         json!({
-            "code": code, "detail": detail, "remediation": self.remedy(), "retryable": retryable,
+            "code": code, "detail": self.detail(), "remediation": self.remedy(), "retryable": retryable,
             "exit_code": exit.code(),
         })
     }

@@ -142,6 +142,11 @@ fn follow(plan: &Plan, wanted: &mut [bool]) {
         }
         *wanted &= step.act == Act::Remove || !is_blocked(&step.path);
     }
+    let unmade = paths(wanted, &|act, wanted| !wanted && matches!(act, Act::MakeDirectory { .. }));
+    for (step, wanted) in plan.steps.iter().zip(wanted.iter_mut()) {
+        // The mode of a directory that is not made.
+        *wanted &= !matches!(step.act, Act::Mode { .. }) || !unmade.contains(&step.path);
+    }
 }
 
 /// A file that arrives: hunk by hunk if it is a text that is there already, or as a whole.
