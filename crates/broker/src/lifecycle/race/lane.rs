@@ -7,6 +7,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::{RaceDraft, RaceTold, RacerDraft};
+use crate::error::Error;
 use crate::execs::{self, ExecDraft};
 use crate::lifecycle::handle::Handle;
 use crate::shared::Shared;
@@ -30,6 +31,32 @@ pub(super) struct Lane {
     common: Arc<RaceDraft>,
     view: Racer,
     tell: mpsc::Sender<RaceTold>,
+}
+
+/// Why a racer is out.
+#[derive(Debug, thiserror::Error)]
+enum Out {
+    #[error("{what} exited with {code}")]
+    Exited { what: &'static str, code: i32 },
+    #[error("{what} was ended by signal {signal}")]
+    Signaled { what: &'static str, signal: i32 },
+    #[error("{what} timed out")]
+    TimedOut { what: &'static str },
+    #[error("{what} was canceled")]
+    Canceled { what: &'static str },
+    #[error("{what} was killed: out of memory")]
+    OutOfMemory { what: &'static str },
+    #[error("the outcome of {what} is unknown")]
+    Lost { what: &'static str },
+    /// As the guest tells it.
+    #[error("{what} failed: {problem}")]
+    Failed { what: &'static str, problem: String },
+    #[error("the judge printed nothing; it must print a number")]
+    NoScore,
+    #[error("the judge's last line is {line:?}; it must be a number")]
+    NotANumber { line: String },
+    #[error(transparent)]
+    Refused(#[from] Error),
 }
 
 /// A command that has ended.
@@ -75,16 +102,16 @@ impl Lane {
                 self.view.score = Some(score);
                 self.enter(RacerState::Judged);
             }
-            Err(problem) => {
-                self.view.problem = Some(problem);
+            Err(out) => {
+                self.view.problem = Some(with_causes(&out));
                 self.enter(RacerState::Out);
             }
         }
         self.view
     }
 
-    /// Its score, or why it is out.
-    async fn attempt(&mut self) -> Result<f64, String> {
+    /// Its score.
+    async fn attempt(&mut self) -> Result<f64, Out> {
         let common = Arc::clone(&self.common);
         if let Some(patch) = self.own.patch.take() {
             self.enter(RacerState::Patching);
@@ -120,7 +147,7 @@ impl Lane {
         argv: Vec<String>,
         stdin: Option<Bytes>,
         timeout: Option<Duration>,
-    ) -> Result<Ran, String> {
+    ) -> Result<Ran, Out> {
         let mut env = self.common.env.clone();
         env.insert(RACER.to_owned(), self.view.racer.to_string());
         let draft = ExecDraft {
@@ -134,8 +161,7 @@ impl Lane {
         let runtime = self.shared.runtime_label(Some(self.handle.meta().spec.runtime()));
         let begun = execs::exec(&self.shared, &self.handle, draft, ExecId::random());
         let verbs = self.shared.telemetry.verbs();
-        let running = verbs.measure(Verb::Exec, runtime, begun).await;
-        let running = running.map_err(|error| with_causes(&error))?;
+        let running = verbs.measure(Verb::Exec, runtime, begun).await?;
         let input = running.input.clone();
         let feed = async {
             if let Some(bytes) = stdin
@@ -161,35 +187,29 @@ impl Lane {
 }
 
 impl Ran {
-    fn succeeded(&self, what: &str) -> Result<(), String> {
-        let problem = match &self.end.outcome {
+    fn succeeded(&self, what: &'static str) -> Result<(), Out> {
+        if let Some(problem) = self.end.error.clone() {
+            return Err(Out::Failed { what, problem });
+        }
+        Err(match self.end.outcome {
             Outcome::Exited(0) => return Ok(()),
-            Outcome::Exited(code) => format!("{what} exited with {code}"),
-            Outcome::Signaled(signal) => format!("{what} was ended by signal {signal}"),
-            Outcome::TimedOut => format!("{what} timed out"),
-            Outcome::Canceled => format!("{what} was canceled"),
-            Outcome::OomKilled => format!("{what} was killed: out of memory"),
-            Outcome::Lost => format!("the outcome of {what} is unknown"),
-        };
-        Err(match &self.end.error {
-            Some(error) => format!("{problem}: {error}"),
-            None => problem,
+            Outcome::Exited(code) => Out::Exited { what, code },
+            Outcome::Signaled(signal) => Out::Signaled { what, signal },
+            Outcome::TimedOut => Out::TimedOut { what },
+            Outcome::Canceled => Out::Canceled { what },
+            Outcome::OomKilled => Out::OutOfMemory { what },
+            Outcome::Lost => Out::Lost { what },
         })
     }
 }
 
 /// The number in the last line that is not empty.
-fn score(stdout: &str) -> Result<f64, String> {
+fn score(stdout: &str) -> Result<f64, Out> {
     let last = stdout.lines().map(str::trim).rfind(|line| !line.is_empty());
-    let Some(last) = last else {
-        return Err("the judge printed nothing; it must print a number".to_owned());
-    };
+    let last = last.ok_or(Out::NoScore)?;
     match last.parse::<f64>() {
         Ok(score) if score.is_finite() => Ok(score),
-        Ok(_) | Err(_) => {
-            let shown: String = last.chars().take(80).collect();
-            Err(format!("the judge's last line is {shown:?}; it must be a number"))
-        }
+        Ok(_) | Err(_) => Err(Out::NotANumber { line: last.chars().take(80).collect() }),
     }
 }
 
@@ -199,8 +219,8 @@ mod tests {
 
     #[test]
     fn a_score_is_the_last_line_that_a_judge_prints() {
-        assert_eq!(score("7"), Ok(7.0));
-        assert_eq!(score("running\n12 passed\n -0.25 \n\n"), Ok(-0.25));
+        assert_eq!(score("7").ok(), Some(7.0));
+        assert_eq!(score("running\n12 passed\n -0.25 \n\n").ok(), Some(-0.25));
         for wrong in ["", "\n \n", "7 points", "1\nnan", "inf", "12\ndone"] {
             assert!(score(wrong).is_err(), "{wrong:?}");
         }
