@@ -4,6 +4,10 @@
 
 /// Ends this process as the signal would have, had it not been handled: a shell that started us must see that, to end
 /// its loop or script as well.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a process that a signal ends runs no destructors either"
+)]
 pub fn end_by(signal: i32) -> ! {
     // SAFETY: neither call takes a pointer; the default action of the signal replaces the handler.
     unsafe {
