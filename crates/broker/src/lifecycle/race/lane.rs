@@ -36,21 +36,8 @@ pub(super) struct Lane {
 /// Why a racer is out.
 #[derive(Debug, thiserror::Error)]
 enum Out {
-    #[error("{what} exited with {code}")]
-    Exited { what: &'static str, code: i32 },
-    #[error("{what} was ended by signal {signal}")]
-    Signaled { what: &'static str, signal: i32 },
-    #[error("{what} timed out")]
-    TimedOut { what: &'static str },
-    #[error("{what} was canceled")]
-    Canceled { what: &'static str },
-    #[error("{what} was killed: out of memory")]
-    OutOfMemory { what: &'static str },
-    #[error("the outcome of {what} is unknown")]
-    Lost { what: &'static str },
-    /// As the guest tells it.
-    #[error("{what} failed: {problem}")]
-    Failed { what: &'static str, problem: String },
+    #[error("{}", ended(what, *how, error.as_deref()))]
+    Ended { what: &'static str, how: Outcome, error: Option<String> },
     #[error("the judge printed nothing; it must print a number")]
     NoScore,
     #[error("the judge's last line is {line:?}; it must be a number")]
@@ -188,19 +175,24 @@ impl Lane {
 
 impl Ran {
     fn succeeded(&self, what: &'static str) -> Result<(), Out> {
-        if let Some(problem) = self.end.error.clone() {
-            return Err(Out::Failed { what, problem });
+        match self.end.outcome {
+            Outcome::Exited(0) => Ok(()),
+            how => Err(Out::Ended { what, how, error: self.end.error.clone() }),
         }
-        Err(match self.end.outcome {
-            Outcome::Exited(0) => return Ok(()),
-            Outcome::Exited(code) => Out::Exited { what, code },
-            Outcome::Signaled(signal) => Out::Signaled { what, signal },
-            Outcome::TimedOut => Out::TimedOut { what },
-            Outcome::Canceled => Out::Canceled { what },
-            Outcome::OomKilled => Out::OutOfMemory { what },
-            Outcome::Lost => Out::Lost { what },
-        })
     }
+}
+
+/// How a command ended, with what the guest says about it.
+fn ended(what: &str, how: Outcome, error: Option<&str>) -> String {
+    let said = match how {
+        Outcome::Exited(code) => format!("{what} exited with {code}"),
+        Outcome::Signaled(signal) => format!("{what} was ended by signal {signal}"),
+        Outcome::TimedOut => format!("{what} timed out"),
+        Outcome::Canceled => format!("{what} was canceled"),
+        Outcome::OomKilled => format!("{what} was killed: out of memory"),
+        Outcome::Lost => format!("the outcome of {what} is unknown"),
+    };
+    error.map_or(said.clone(), |error| format!("{said}: {error}"))
 }
 
 /// The number in the last line that is not empty.
