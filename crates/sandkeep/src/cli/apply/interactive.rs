@@ -93,10 +93,9 @@ pub fn choose<R: BufRead, W: Write>(
         wanted.push(is_wanted);
     }
     follow(plan, &mut wanted);
-    let mut kept = 0;
-    for (number, _) in wanted.iter().enumerate().filter(|(_, wanted)| **wanted) {
-        staging.renumber(number, kept)?;
-        kept += 1;
+    let kept = wanted.iter().enumerate().filter(|(_, wanted)| **wanted);
+    for (to, (from, _)) in kept.enumerate() {
+        staging.renumber(from, to)?;
     }
     let mut answers = wanted.into_iter();
     plan.steps.retain(|_| answers.next().unwrap_or_default());
