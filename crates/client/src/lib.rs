@@ -35,6 +35,7 @@ use reqwest::header::{
     UPGRADE,
 };
 use reqwest::{RequestBuilder, StatusCode};
+use sandkeep_core::TraceParent;
 use sandkeep_core::limits::{CLIENT_ANSWER_MAX_BYTES, PAGE_MAX};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -63,9 +64,15 @@ pub type WebSocket = WebSocketStream<reqwest::Upgraded>;
 pub struct Client {
     base: Url,
     http: reqwest::Client,
+    traceparent: Option<TraceParent>,
 }
 
 impl Client {
+    /// The same client, for requests that are steps of this trace.
+    pub fn traced(&self, traceparent: Option<TraceParent>) -> Self {
+        Self { traceparent, ..self.clone() }
+    }
+
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
         self.json(self.request(Method::GET, path)).await
     }
@@ -176,7 +183,15 @@ impl Client {
         let mut url = self.base.clone();
         url.set_path(path);
         url.set_query(Some(query));
-        self.http.request(method, url)
+        self.begin(method, url)
+    }
+
+    fn begin(&self, method: Method, url: Url) -> RequestBuilder {
+        let request = self.http.request(method, url);
+        match self.traceparent {
+            Some(traceparent) => request.header("traceparent", traceparent.to_string()),
+            None => request,
+        }
     }
 
     /// Sends an archive, for an answer that is read piece by piece.
@@ -278,7 +293,7 @@ impl Client {
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
         let mut url = self.base.clone();
         url.set_path(path);
-        self.http.request(method, url)
+        self.begin(method, url)
     }
 
     async fn json<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, Error> {

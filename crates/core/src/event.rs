@@ -18,7 +18,7 @@ use utoipa::ToSchema;
 use crate::api::ExecStatus;
 use crate::{
     ExecId, KeyId, Operation, Owner, SandboxId, Scope, SnapshotId, SnapshotName, State, Status,
-    WebhookId,
+    TraceParent, WebhookId,
 };
 
 pub use cloud::CloudEvent;
@@ -87,6 +87,10 @@ pub struct Event {
     pub subject: Subject,
     #[serde(flatten)]
     pub kind: EventKind,
+    /// The W3C trace context of the request that led to it, if its caller sent one or its trace is exported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub traceparent: Option<TraceParent>,
 }
 
 /// Whom an event is about.

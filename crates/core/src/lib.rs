@@ -38,6 +38,7 @@ mod spec;
 mod state;
 mod template_name;
 mod terms;
+mod trace;
 
 pub use caller_id::{IdempotencyKey, InvalidCallerId, ToolCallId};
 pub use causes::with_causes;
@@ -67,3 +68,4 @@ pub use state::{
 };
 pub use template_name::{InvalidTemplateName, TemplateName};
 pub use terms::{OnTimeout, Terms, TermsPatch, Timeouts};
+pub use trace::{InvalidTraceParent, SpanId, TraceId, TraceParent};

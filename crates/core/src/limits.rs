@@ -11,6 +11,7 @@ mod messages;
 mod nats;
 mod network;
 mod pool;
+mod traces;
 mod volumes;
 mod workspace;
 
@@ -27,6 +28,7 @@ pub use messages::*;
 pub use nats::*;
 pub use network::*;
 pub use pool::*;
+pub use traces::*;
 pub use volumes::*;
 pub use workspace::*;
 

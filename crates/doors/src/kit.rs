@@ -31,7 +31,6 @@ mod reception;
 mod refusal;
 mod stream_lease;
 pub mod tls;
-pub mod trace;
 pub mod who;
 
 use std::sync::Arc;

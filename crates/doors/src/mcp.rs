@@ -56,6 +56,7 @@ use sandkeep_broker::ToolName;
 use sandkeep_broker::parameter::{Kind, Need, Parameter, check};
 use sandkeep_core::api::{Problem, ToolEvent};
 use sandkeep_core::{SandboxId, limits};
+use sandkeep_traces::{Place, Step, step};
 
 /// The slot of the default sandbox, used by calls that name none.
 pub const DEFAULT_SLOT: &str = "mcp";
@@ -183,6 +184,20 @@ fn span_of(from: &Extensions) -> Span {
     kept.cloned().unwrap_or_else(Span::current)
 }
 
+/// A call as a step of a trace: of its own caller's, if `_meta` says so, otherwise of the HTTP request that carried it.
+fn step_of(name: &str, context: &RequestContext<RoleServer>) -> Step {
+    let around = span_of(&context.extensions);
+    let sent = context.meta.get_traceparent().and_then(|sent| sent.parse().ok());
+    match sent {
+        Some(sent) => {
+            let place = Place::of(Some(sent));
+            let span = tracing::info_span!(parent: &around, "call", trace_id = %place.own.trace);
+            Step::request(&span, place, || format!("tools/call {name}"))
+        }
+        None => around.in_scope(|| step!("call", "otel.name" = %format_args!("tools/call {name}"))),
+    }
+}
+
 /// The server of one connection or of one request; it has no state of its own.
 #[derive(Clone)]
 pub struct Mcp {
@@ -302,7 +317,9 @@ impl ServerHandler for Mcp {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let given = request.arguments.unwrap_or_default();
-        let span = span_of(&context.extensions);
+        let step = step_of(&request.name, &context);
+        let around = span_of(&context.extensions);
+        let span = if step.span().is_disabled() { around } else { step.span().clone() };
         let audited = audit::Audited::of(&request.name, &given, &context.extensions);
         let _room = match audited.admit() {
             Ok(room) => room,

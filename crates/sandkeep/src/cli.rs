@@ -83,6 +83,10 @@ use exit::Exit;
 use failure::Failure;
 use sandkeep_client::{ApiKey, Client, Error as Api, URL_DEFAULT};
 use sandkeep_core::Verb;
+use sandkeep_traces::Recorder;
+use serve::traces::Traces;
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Isolated computers for AI agents
 ///
@@ -271,13 +275,14 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
     let command = match command {
         Command::Serve(args) => {
             let loaded = args.load(global.log, &around)?;
-            start_log(&loaded.settings.log)?;
-            return with_threads(serve::run(loaded, &around));
+            let (recorder, traces) = Traces::of(&loaded.settings.otel)?;
+            start_log(&loaded.settings.log, recorder)?;
+            return with_threads(serve::run(loaded, traces, &around));
         }
         Command::Config(args) => return config::run(args, global.log, &around),
         other => other,
     };
-    start_log(&client_log(global.log.clone(), &around)?)?;
+    start_log(&client_log(global.log.clone(), &around)?, Recorder::idle())?;
     let client = || global.client(&around);
     match command {
         Command::Run(args) => match global.url {
@@ -346,7 +351,7 @@ async fn bench(args: sandkeep_bench::BenchArgs) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-fn start_log(filter: &str) -> Result<(), Failure> {
+fn start_log(filter: &str, recorder: Recorder) -> Result<(), Failure> {
     let parsed = tracing_subscriber::EnvFilter::try_new(filter)
         .map_err(|e| Failure::Usage { problem: format!("--log: {e}") })?;
     let parsed = match filter.contains(NATS_CLIENT) {
@@ -359,8 +364,10 @@ fn start_log(filter: &str) -> Result<(), Failure> {
         )?),
     };
     let stderr = std::io::stderr;
-    let log = tracing_subscriber::fmt().with_env_filter(parsed).with_writer(stderr);
-    log.with_ansi(stderr().is_terminal()).init();
+    let log = tracing_subscriber::fmt::layer().with_writer(stderr);
+    let log = log.with_ansi(stderr().is_terminal()).with_filter(parsed);
+    let wanted = recorder.filter();
+    tracing_subscriber::registry().with(log).with(recorder.with_filter(wanted)).init();
     Ok(())
 }
 

@@ -18,6 +18,7 @@ mod flags;
 mod identity;
 mod layers;
 mod nats;
+mod otel;
 mod problem;
 mod profile;
 mod settings;
@@ -39,6 +40,9 @@ pub use flags::{ConfigFile, Flags};
 pub use identity::{OidcSettings, TlsSettings, TlsSource};
 pub use layers::{Entry, Loaded, Source, client_log, load};
 pub use nats::{NatsSettings, Secret, UruleEvents, UruleSettings};
+pub use otel::OtelSettings;
+#[cfg(feature = "otlp")]
+pub use otel::{SamplerName, pairs};
 pub use problem::{ConfigError, Problem};
 pub use settings::{Limits, PORT_DEFAULT, Settings};
 pub use value::log as read_log;

@@ -34,6 +34,7 @@ use sandkeep_guestlink::{
     ExecEnd, ExecEvent, ExecRequest, Execution, ExecutionInput, Guest, GuestError, Outcome,
     OutputStream, Stdin, TOOLBOX_NAME,
 };
+use sandkeep_traces::{Step, step};
 
 /// The user that the toolbox runs as.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,6 +125,7 @@ pub struct ToolboxRun {
     state: State,
     sends: Sends,
     _place: Held,
+    _step: Step,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,6 +184,7 @@ async fn run(
     let (request, asked) = requests(spec, request)?;
     let shared = Arc::clone(shared);
     let tasks = shared.tasks.clone();
+    let step = step!("guest.toolbox");
     // In a separate task: if the caller disconnects in between, the run is still known, and is ended.
     let started = tasks.spawn(async move {
         let id = request.id.clone();
@@ -193,6 +196,7 @@ async fn run(
                 complaint: Vec::new(),
                 state: State::Running,
                 _place: held,
+                _step: step,
                 shared,
                 guest,
                 id,

@@ -36,6 +36,7 @@ use sandkeep_core::{
 use sandkeep_home::{DataDir, Meta, Phase};
 use sandkeep_image::{Template, make_workdir};
 use sandkeep_runtime::Runtime;
+use sandkeep_traces::{step, within};
 use sandkeep_tree::Root;
 
 /// The supervisor's input for creating an admitted sandbox.
@@ -143,7 +144,8 @@ impl Broker {
             let owner = admission::owner(who, &draft)?;
             let (slot, name) = (draft.slot.clone(), draft.name.clone());
             let reach = draft.source.as_ref().map(|source| source.reach).unwrap_or_default();
-            let admitted = admission::admit(shared, &owner, draft).await?;
+            let admitted =
+                within(step!("admission"), admission::admit(shared, &owner, draft)).await?;
             if admitted.spec.keeper() == FileLocation::Storage {
                 health::refuse_when_full(shared).await?;
             }
@@ -283,7 +285,7 @@ impl Supervisor {
                 }
             };
             let plan = self.plan(template, root);
-            self.runtime.create(&plan).await?;
+            within(step!("runtime.create"), self.runtime.create(&plan)).await?;
             failpoint!("create.after_runtime_create");
             Ok::<_, Error>(plan)
         };
@@ -294,7 +296,7 @@ impl Supervisor {
         if let Origin::Snapshot { .. } = origin {
             self.seal_base().await?;
         }
-        self.runtime.start(&plan).await?;
+        within(step!("runtime.start"), self.runtime.start(&plan)).await?;
         failpoint!("create.after_launch");
         let guest = self.enter().await?;
         if let Origin::Template(Some(workspace)) = origin {

@@ -19,6 +19,7 @@ use crate::shared::Shared;
 use crate::stats::Space;
 use sandkeep_core::{SandboxId, Verb, limits};
 use sandkeep_home::Meta;
+use sandkeep_traces::step;
 
 /// The handle of a supervisor, and what is known of its sandbox without asking it.
 pub(crate) struct Handle {
@@ -93,7 +94,8 @@ impl Handle {
         command: impl FnOnce(Reply<T>) -> Command,
     ) -> Result<Answer<T>, TrySendError<()>> {
         let (reply, answer) = oneshot::channel();
-        let request = Request { command: command(reply), span: Span::current() };
+        let waiting = step!("supervisor.wait");
+        let request = Request { command: command(reply), span: Span::current(), waiting };
         debug!(id = %self.id, command = request.command.name(), "asking the supervisor");
         match self.inbox.try_send(request) {
             Ok(()) => Ok(answer),

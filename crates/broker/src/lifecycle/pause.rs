@@ -18,6 +18,7 @@ use sandkeep_core::{
     ExecId, Next, Operation, Principal, SandboxId, Trigger, Verb, failpoint, limits, with_causes,
 };
 use sandkeep_runtime::RuntimeError;
+use sandkeep_traces::{step, within};
 
 /// What happens to running commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +100,7 @@ impl Supervisor {
 
     /// Everything after the intent; reconcile also runs this for an interrupted pause.
     pub(crate) async fn finish_pause(&mut self) -> Result<(), Error> {
-        let frozen = self.runtime.freeze(self.id()).await;
+        let frozen = within(step!("runtime.freeze"), self.runtime.freeze(self.id())).await;
         failpoint!("pause.after_freeze");
         self.end_pause(Operation::Pause, frozen).await?;
         failpoint!("pause.after_outcome");
@@ -122,7 +123,7 @@ impl Supervisor {
     }
 
     pub(crate) async fn finish_resume(&mut self) -> Result<(), Error> {
-        let thawed = self.runtime.thaw(self.id()).await;
+        let thawed = within(step!("runtime.thaw"), self.runtime.thaw(self.id())).await;
         failpoint!("resume.after_thaw");
         self.end_pause(Operation::Resume, thawed).await?;
         failpoint!("resume.after_outcome");

@@ -14,6 +14,7 @@ use super::snapshot::{Record, SnapshotRequest};
 use crate::error::Error;
 use sandkeep_core::{Moment, SnapshotId};
 use sandkeep_storage::LayerId;
+use sandkeep_traces::Step;
 use sandkeep_tree::TreePath;
 
 /// The sender for the supervisor's result; the caller waits on the other end.
@@ -25,6 +26,8 @@ pub(crate) struct Request {
     pub command: Command,
     /// The caller's span: the supervisor's log lines for a command belong to the caller's request.
     pub span: Span,
+    /// Its time in the queue.
+    pub waiting: Step,
 }
 
 pub(crate) enum Command {

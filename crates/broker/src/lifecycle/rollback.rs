@@ -16,6 +16,7 @@ use sandkeep_core::event::EventKind;
 use sandkeep_core::{
     Operation, Principal, SandboxId, SnapshotName, State, Trigger, Verb, failpoint, with_causes,
 };
+use sandkeep_traces::{step, within};
 
 /// A rollback request.
 pub(crate) struct RollbackRequest {
@@ -128,7 +129,7 @@ impl Supervisor {
         self.expect_death();
         self.forget_guest();
         // Anything they would still write is discarded anyway.
-        self.runtime.stop(self.id(), Duration::ZERO).await?;
+        within(step!("runtime.stop"), self.runtime.stop(self.id(), Duration::ZERO)).await?;
         failpoint!("rollback.after_processes");
         let root = self.volume.with_snapshots()?.rollback(&snapshot).await?;
         failpoint!("rollback.after_volume");

@@ -30,6 +30,7 @@ use sandkeep_core::{
     Operation, Principal, SandboxId, SnapshotId, SnapshotKind, SnapshotName, State, Trigger, Verb,
     failpoint, limits, with_causes,
 };
+use sandkeep_traces::{step, within};
 
 pub(crate) use index::SnapshotIndex;
 pub use record::recorded as recorded_snapshots;
@@ -354,7 +355,7 @@ impl Supervisor {
     /// A new daemon finds that a snapshot was in progress: the sandbox may be frozen.
     pub(crate) async fn undo_snapshot(&mut self) -> Result<(), Error> {
         if self.status().state() == State::Running {
-            self.runtime.thaw(self.id()).await?;
+            within(step!("runtime.thaw"), self.runtime.thaw(self.id())).await?;
         }
         let status = self.after(Trigger::CalledOff(Operation::Snapshot));
         self.settle(status).await;

@@ -10,6 +10,7 @@ use crate::view::View;
 use sandkeep_core::{
     Next, Operation, Principal, SandboxId, State, Trigger, Verb, failpoint, with_causes,
 };
+use sandkeep_traces::{step, within};
 
 impl Broker {
     /// Launches a stopped or failed sandbox; does nothing if it is running.
@@ -45,7 +46,7 @@ impl Supervisor {
         let launched = async {
             if before == State::Failed {
                 // Whatever went wrong, no part of it may still be running.
-                self.runtime.stop(self.id(), Duration::ZERO).await?;
+                within(step!("runtime.stop"), self.runtime.stop(self.id(), Duration::ZERO)).await?;
             }
             self.prepare_launch().await?;
             let root = self.volume.root().await?;

@@ -11,6 +11,7 @@ use sandkeep_core::{
     Next, Operation, Principal, SandboxId, Trigger, Verb, failpoint, limits, with_causes,
 };
 use sandkeep_runtime::RuntimeError;
+use sandkeep_traces::{step, within};
 
 impl Broker {
     /// Ends all processes of a sandbox; does nothing if it is stopped.
@@ -50,8 +51,8 @@ impl Supervisor {
     /// The grace period is for a sandbox that will be used again: a waiting destroy cuts it short.
     async fn end_processes(&self) -> Result<(), RuntimeError> {
         tokio::select! {
-            result = self.runtime.stop(self.id(), limits::STOP_GRACE) => result,
-            () = self.destroy_awaited() => self.runtime.stop(self.id(), Duration::ZERO).await,
+            result = within(step!("runtime.stop"), self.runtime.stop(self.id(), limits::STOP_GRACE)) => result,
+            () = self.destroy_awaited() => within(step!("runtime.stop"), self.runtime.stop(self.id(), Duration::ZERO)).await,
         }
     }
 }

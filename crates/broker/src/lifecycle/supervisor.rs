@@ -29,6 +29,7 @@ use sandkeep_guestlink::{Guest, journal::JournalLimits};
 use sandkeep_home::{Home, Meta};
 use sandkeep_runtime::{Death, Runtime};
 use sandkeep_store::Revision;
+use sandkeep_traces::{Step, step, within};
 use telling::PublishedState;
 
 /// Resolves when the sandbox is dead.
@@ -195,7 +196,8 @@ impl Supervisor {
                 }
                 request = self.inbox.recv() => request,
             };
-            let Some(Request { command, span }) = request else { return };
+            let Some(Request { command, span, waiting }) = request else { return };
+            drop(waiting);
             match self.carry_out(command).instrument(span).await {
                 Fate::Lives => {}
                 Fate::Gone => return,
@@ -206,6 +208,18 @@ impl Supervisor {
     /// Carries out a command and answers it.
     async fn carry_out(&mut self, command: Command) -> Fate {
         debug!(id = %self.id(), command = command.name(), "carrying out a command");
+        let step = self.step(&command);
+        let span = step.span().clone();
+        // What follows the answer, such as writing metadata, belongs to it, too.
+        self.done(command).instrument(span).await
+    }
+
+    fn step(&self, command: &Command) -> Step {
+        let name = command.name();
+        step!("supervisor", "otel.name" = %format_args!("supervisor {name}"), sandbox = %self.id())
+    }
+
+    async fn done(&mut self, command: Command) -> Fate {
         match command {
             Command::Create(creation, reply) => {
                 let (fate, made) = self.create(*creation).await;
@@ -319,7 +333,7 @@ impl Supervisor {
 
     /// Connects to the guest of a running sandbox, and watches for its death.
     pub(crate) async fn enter(&mut self) -> Result<Arc<dyn Guest>, Error> {
-        let guest = self.runtime.connect(self.id()).await?;
+        let guest = within(step!("runtime.connect"), self.runtime.connect(self.id())).await?;
         self.published.send_modify(|published| published.guest = Some(Arc::clone(&guest)));
         self.death_watch = DeathWatch::Begun;
         Ok(guest)

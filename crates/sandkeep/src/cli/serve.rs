@@ -8,6 +8,7 @@ mod certificate;
 mod commands;
 pub mod messaging;
 mod notify;
+pub mod traces;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -31,6 +32,7 @@ use notify::{Stage, Supervisor};
 use sandkeep_broker::error::Error;
 use sandkeep_doors::{Front, auth::Latch, kit::Origins};
 use sandkeep_home::DataDir;
+use traces::Traces;
 
 /// Start the daemon
 ///
@@ -58,7 +60,7 @@ impl Args {
     }
 }
 
-pub async fn run(loaded: Loaded, around: &Surroundings) -> Result<Exit, Failure> {
+pub async fn run(loaded: Loaded, traces: Traces, around: &Surroundings) -> Result<Exit, Failure> {
     let settings = loaded.settings;
     let supervisor = Supervisor::at(around.var(Supervisor::VARIABLE).map(OsString::as_os_str));
     supervisor.tell(Stage::Starting, "starting");
@@ -72,6 +74,7 @@ pub async fn run(loaded: Loaded, around: &Surroundings) -> Result<Exit, Failure>
     let tls = certificate::open(&settings, data.path())?;
     let (listener, address) = listen(settings.listen).await?;
     let (assembled, auth) = assemble::daemon(&settings, data).await?;
+    let exporting = traces.export(&settings.otel, &assembled.broker);
     let mut commands = Commands::wanted(&settings)?;
     let messaging = Messaging::start(&settings, &assembled.broker)?;
     let url = url(address, tls.as_ref());
@@ -94,6 +97,7 @@ pub async fn run(loaded: Loaded, around: &Surroundings) -> Result<Exit, Failure>
     commands.stop().await;
     messaging.stop().await;
     assembled.close().await;
+    exporting.stop().await;
     Ok(Exit::Ok)
 }
 

@@ -10,6 +10,7 @@ use super::audit::AuditSettings;
 use super::commands::{self, CommandSettings, PuristaSettings};
 use super::identity::{OidcSettings, TlsSettings};
 use super::nats::{NatsSettings, UruleSettings};
+use super::otel::OtelSettings;
 use sandkeep_broker::{PoolMarks, Profile, Quotas};
 use sandkeep_core::{DEFAULT_RUNTIME, SnapshotName, Timeouts, limits};
 use sandkeep_guestlink::journal::JournalLimits;
@@ -53,6 +54,7 @@ pub struct Settings {
     pub commands: CommandSettings,
     pub purista: PuristaSettings,
     pub urule: UruleSettings,
+    pub otel: OtelSettings,
     /// Places that may be called though they are not public.
     pub outgoing_allow: Vec<Allowed>,
     /// Additional CA certificates for registries.
@@ -125,6 +127,7 @@ impl Settings {
             commands: CommandSettings::default(),
             purista: PuristaSettings::default(),
             urule: UruleSettings::default(),
+            otel: OtelSettings::default(),
             outgoing_allow: Vec::new(),
             registry_ca: None,
             registry_auth: None,

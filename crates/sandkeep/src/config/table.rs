@@ -64,6 +64,8 @@ pub struct Alias {
 #[derive(Clone, Copy, Debug)]
 pub enum AliasMeaning {
     Value,
+    /// The same, but a value that cannot be used is a warning and counts as unset.
+    Advice,
     /// Replaces the port of the default address.
     Port,
 }
@@ -209,6 +211,7 @@ mod commands;
 mod events;
 mod identity;
 mod nats;
+mod otel;
 mod outgoing;
 
 /// All settings, in display order.
@@ -222,6 +225,7 @@ pub fn rows() -> impl Iterator<Item = &'static Setting> {
         commands::COMMANDS,
         commands::PURISTA,
         nats::URULE,
+        otel::OTEL,
         LIMITS,
         &ORGANIZATION,
         &USER,

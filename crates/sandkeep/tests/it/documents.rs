@@ -92,6 +92,7 @@ commands_run! {
     the_commands_of_shells_run "docs/guides/shells.md";
     the_commands_of_templates_run "docs/guides/templates.md";
     the_commands_of_time_travel_run "docs/guides/time-travel.md";
+    the_commands_of_traces_run "docs/guides/traces.md";
 }
 
 /// Guides of another language, whose examples the tests of its client run.

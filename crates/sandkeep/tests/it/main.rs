@@ -60,6 +60,8 @@ mod timeouts;
 mod tls;
 mod tool_calls;
 mod tools;
+#[cfg(feature = "otlp")]
+mod traces;
 mod umask;
 mod unprivileged;
 mod urule;

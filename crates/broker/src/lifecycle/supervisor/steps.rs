@@ -10,6 +10,7 @@ use sandkeep_core::failpoint;
 use sandkeep_home::{DataDir, HomeState, Phase};
 use sandkeep_image::Template;
 use sandkeep_runtime::{Plan, PlannedFiles, StoredFiles};
+use sandkeep_traces::{step, within};
 use sandkeep_tree::Root;
 
 impl Supervisor {
@@ -22,9 +23,9 @@ impl Supervisor {
     /// Launches a sandbox that already exists.
     pub(crate) async fn launch(&mut self, root: Option<Root>) -> Result<(), Error> {
         let plan = self.plan(self.shared.template_of(&self.meta.spec)?.as_ref(), root);
-        self.runtime.create(&plan).await?;
+        within(step!("runtime.create"), self.runtime.create(&plan)).await?;
         failpoint!("start.after_runtime_create");
-        self.runtime.start(&plan).await?;
+        within(step!("runtime.start"), self.runtime.start(&plan)).await?;
         failpoint!("start.after_launch");
         self.enter().await.map(|_| ())
     }

@@ -29,15 +29,20 @@ impl Relay {
 
     /// Whether a sandbox can be used as it is.
     async fn is_running(&self, id: &SandboxId) -> Result<bool, Failure> {
-        match self.client.sandbox(id).await {
+        match self.client().sandbox(id).await {
             Ok(sandbox) => Ok(sandbox.state == State::Running && sandbox.operation.is_none()),
             Err(Error::Refused(_)) => Ok(false),
             Err(error) => Err(failed(error)),
         }
     }
 
+    /// Requests are steps of the trace of the call at hand.
+    fn client(&self) -> Client {
+        self.client.traced(sandkeep_traces::current())
+    }
+
     async fn carry_out(&self, call: Call) -> Result<Value, Error> {
-        let client = &self.client;
+        let client = &self.client();
         match call {
             Call::CreateSandbox(spec) => json(client.create(&spec).await?),
             Call::ListSandboxes(asked) => json(client.sandbox_page(&asked).await?),
@@ -87,13 +92,13 @@ impl Backend for Relay {
             return Ok(id);
         }
         let spec = SpecDraft { slot: DEFAULT_SLOT.parse().ok(), ..SpecDraft::default() };
-        let id = self.client.ensure(&spec).await.map_err(failed)?.sandbox.id;
+        let id = self.client().ensure(&spec).await.map_err(failed)?.sandbox.id;
         *default() = Some(id.clone());
         Ok(id)
     }
 
     async fn named(&self, name: &str, _: &Extensions) -> Result<SandboxId, Failure> {
-        self.client.resolve(name).await.map_err(failed)
+        self.client().resolve(name).await.map_err(failed)
     }
 
     async fn call(&self, call: Call, _: &Extensions) -> Result<Value, Failure> {
@@ -107,7 +112,7 @@ impl Backend for Relay {
         _: &Extensions,
     ) -> Result<ToolEvents, Failure> {
         let ToolCall { sandbox, name, arguments: Given(arguments) } = call;
-        let (client, name) = (&self.client, name.as_str());
+        let (client, name) = (&self.client(), name.as_str());
         match telling {
             Telling::AtTheEnd => {
                 let answer = client.tool(&sandbox, name, &arguments).await.map_err(failed)?;
@@ -131,7 +136,7 @@ impl Backend for Relay {
         _: &Extensions,
     ) -> Result<Vec<u8>, Failure> {
         let file = FilePath { path: path.to_owned() };
-        self.client.read_file(sandbox, &file).await.map_err(failed)
+        self.client().read_file(sandbox, &file).await.map_err(failed)
     }
 }
 
