@@ -36,7 +36,7 @@ use sandkeep_guestlink::{
 };
 use sandkeep_sys::{
     cgroup::{Controllers, GroupPlacement},
-    launcher::Lifeline,
+    launcher::{Lifeline, Standing},
     pidfd,
     stage::{BUNDLE, Dev, Identity, Meeting, ROOT, STATE, Stage},
 };
@@ -73,6 +73,10 @@ impl Gvisor {
         host_resources: Arc<HostResources>,
         stage: Stage,
     ) -> Result<Arc<GroupedRuntime<Self>>, ToolMissing> {
+        // It gives files to the sandbox's own ids, and enters control groups.
+        if Standing::own() == Standing::User {
+            return Err(ToolMissing::NotRoot);
+        }
         let program = Program::find(Self::TOOL, Self::TOOL, (0, 0)).await?;
         let platform = match program.ask("flags").await?.contains("systrap") {
             true => Platform::Systrap,

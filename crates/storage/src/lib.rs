@@ -180,6 +180,12 @@ pub trait Storage: Send + Sync {
     /// removes.
     async fn destroy(&self, id: &SandboxId) -> Result<(), StorageError>;
 
+    /// Copies of this volume's data, or into it, that are under way now are not wanted any more: they fail soon and leave
+    /// nothing. One that begins later is not affected. Does nothing where no operation takes long.
+    fn break_off(&self, id: &SandboxId) {
+        let _ = id;
+    }
+
     async fn usage(&self, id: &SandboxId) -> Result<Usage, StorageError>;
 
     /// All volumes, including half-created ones.

@@ -29,6 +29,8 @@ pub trait Blocking: BlockingLayers + BlockingSnapshots {
 
     fn destroy(&self, id: &SandboxId) -> Result<(), StorageError>;
 
+    fn break_off(&self, _id: &SandboxId) {}
+
     fn usage(&self, id: &SandboxId) -> Result<Usage, StorageError>;
 
     fn list(&self) -> io::Result<Vec<SandboxId>>;
@@ -214,6 +216,10 @@ impl<S: Blocking> Storage for Offloaded<S> {
 
     async fn destroy(&self, id: &SandboxId) -> Result<(), StorageError> {
         self.long_on_volume(id, |inner, id| inner.destroy(id)).await
+    }
+
+    fn break_off(&self, id: &SandboxId) {
+        self.inner.break_off(id);
     }
 
     async fn usage(&self, id: &SandboxId) -> Result<Usage, StorageError> {

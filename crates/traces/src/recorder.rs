@@ -11,7 +11,7 @@ use sandkeep_core::limits::SPANS_QUEUE_MAX;
 use tokio::sync::mpsc;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Metadata, Subscriber};
-use tracing_subscriber::filter::FilterFn;
+use tracing_subscriber::filter::{FilterFn, LevelFilter};
 use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::LookupSpan;
 
@@ -143,10 +143,12 @@ impl Recorder {
     /// Which spans this layer wants, for `with_filter`.
     pub fn filter(&self) -> FilterFn<impl Fn(&Metadata<'_>) -> bool + use<>> {
         let exports = self.export.is_some();
-        FilterFn::new(move |metadata| {
+        let filter = FilterFn::new(move |metadata: &Metadata<'_>| {
             let is_request = || metadata.fields().field(REQUEST_FIELD).is_some();
             metadata.is_span() && (is_request() || (exports && metadata.target() == STEPS))
-        })
+        });
+        // Whatever is below costs a comparison, as without this layer.
+        filter.with_max_level_hint(if exports { LevelFilter::DEBUG } else { LevelFilter::INFO })
     }
 }
 

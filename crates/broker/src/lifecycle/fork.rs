@@ -374,7 +374,7 @@ impl Supervisor {
     ) -> Result<Root, Error> {
         let quota = volume_quota(self.meta.spec.resources());
         let volume = self.volume.with_snapshots()?;
-        let root = volume.fork_from(sandbox, snapshot, &quota).await?;
+        let root = self.unless_destroyed(volume.fork_from(sandbox, snapshot, &quota)).await?;
         failpoint!("fork.after_volume");
         // A fork near its limit could not even rewrite the files that it starts with.
         self.volume.tend().await;

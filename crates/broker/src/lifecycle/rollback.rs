@@ -131,7 +131,8 @@ impl Supervisor {
         // Anything they would still write is discarded anyway.
         within(step!("runtime.stop"), self.runtime.stop(self.id(), Duration::ZERO)).await?;
         failpoint!("rollback.after_processes");
-        let root = self.volume.with_snapshots()?.rollback(&snapshot).await?;
+        let volume = self.volume.with_snapshots()?;
+        let root = self.unless_destroyed(volume.rollback(&snapshot)).await?;
         failpoint!("rollback.after_volume");
         // Restored files must be writable again from the start.
         self.volume.tend().await;

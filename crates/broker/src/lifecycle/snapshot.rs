@@ -243,7 +243,7 @@ impl Supervisor {
         let Ok(volume) = self.volume.with_snapshots() else { return Ok(()) };
         let id = SnapshotId::random();
         self.snapshots.expect(&id);
-        volume.snapshot(&id).await?;
+        self.unless_destroyed(volume.snapshot(&id)).await?;
         failpoint!("fork.after_base_snapshot");
         let record = self.put_record(id, SnapshotName::base(), SnapshotKind::Base, None).await?;
         failpoint!("fork.after_base_record");
@@ -277,7 +277,7 @@ impl Supervisor {
         let volume = self.volume.with_snapshots()?;
         let quiesced = self.quiesce().await?;
         failpoint!("snapshot.after_freeze");
-        let made = volume.snapshot(snapshot).await;
+        let made = self.unless_destroyed(volume.snapshot(snapshot)).await;
         failpoint!("snapshot.after_snapshot");
         self.unquiesce(quiesced).await?;
         failpoint!("snapshot.after_thaw");

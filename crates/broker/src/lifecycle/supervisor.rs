@@ -8,7 +8,7 @@ mod steps;
 pub(crate) mod telling;
 
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{mpsc, watch};
@@ -366,6 +366,28 @@ impl Supervisor {
             if destroys.wait_for(|waiting| *waiting > 0).await.is_err() {
                 // No handle is left to ask.
                 std::future::pending().await
+            }
+        }
+    }
+}
+
+impl Supervisor {
+    /// Work on the volume that may take long. It is broken off when somebody waits for a destroy, which comes after it.
+    pub(crate) async fn unless_destroyed<T>(
+        &self,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let mut work = pin!(work);
+        tokio::select! {
+            done = &mut work => return done,
+            () = self.destroy_awaited() => {}
+        }
+        // What waits for a thread has nothing yet that could be broken off.
+        let mut again = tokio::time::interval(limits::BREAK_OFF_EVERY);
+        loop {
+            tokio::select! {
+                done = &mut work => return done,
+                _ = again.tick() => self.volume.break_off(),
             }
         }
     }

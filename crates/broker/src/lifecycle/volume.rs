@@ -85,6 +85,13 @@ impl Volume {
         }
     }
 
+    /// Copies for it that are under way fail soon.
+    pub fn break_off(&self) {
+        if let Self::Stored(Stored { storage, id }) = self {
+            storage.break_off(id);
+        }
+    }
+
     /// Has the storage update the tree's limit now, instead of at the next interval.
     pub async fn tend(&self) {
         if let Self::Stored(Stored { storage, id }) = self

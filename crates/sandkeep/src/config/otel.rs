@@ -1,5 +1,6 @@
 //! Where traces are exported: `[otel]`, whose values may also come in the `OTEL_*` variables of OpenTelemetry.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use sandkeep_core::limits;
@@ -22,6 +23,8 @@ pub struct OtelSettings {
     pub protocol: OtlpProtocol,
     /// `NAME=VALUE`, with commas between them.
     pub headers: Option<Secret>,
+    /// PEM file with the certificates that the collector's may lead back to.
+    pub certificate: Option<PathBuf>,
     pub timeout: Duration,
     pub service_name: String,
     /// Names and values.
@@ -39,6 +42,7 @@ impl Default for OtelSettings {
             disabled: false,
             protocol: OtlpProtocol::HttpProtobuf,
             headers: None,
+            certificate: None,
             timeout: limits::SPANS_ANSWER_DEFAULT,
             service_name: "sandkeep".to_owned(),
             resource: Vec::new(),

@@ -130,6 +130,13 @@ fn everything_holds_on_bwrap_without_root() {
     everything_holds_without_root_on("bwrap");
 }
 
+/// Those that need root say so, and are not found out by a battery that cannot begin.
+#[test]
+fn everything_holds_on_gvisor_without_root_or_it_is_not_offered() {
+    crate::skip_if!(obstacle());
+    everything_holds_without_root_on("gvisor");
+}
+
 #[test]
 fn a_runtime_that_leaks_is_not_offered_until_it_holds() {
     let daemon = crate::daemon!();

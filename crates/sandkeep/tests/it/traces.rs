@@ -134,7 +134,9 @@ fn a_request_is_traced_from_the_door_to_the_guest_in_its_callers_trace() {
     let ran = ask(&daemon, "POST", &execs, &headers, &body).json();
     let inside = span_of(ran["stdout"].as_str().expect("text").trim());
     daemon.destroy(&id);
-    assert!(daemon.stop().success(), "what is left is exported before it ends");
+    let instance = daemon.instance();
+    let (ended, said) = daemon.stop_and_hear();
+    assert!(ended.success(), "what is left is exported before it ends");
 
     let spans = receiver.trace(TRACE, "guest.exec");
     let create = named(&spans, "POST /api/v1/sandboxes");
@@ -142,7 +144,7 @@ fn a_request_is_traced_from_the_door_to_the_guest_in_its_callers_trace() {
     assert_eq!((&create["kind"], &create["flags"]), (&json!("SPAN_KIND_SERVER"), &json!(1)));
     assert_eq!(create["resource"]["service.name"], "sandboxes");
     assert_eq!(create["resource"]["deployment.environment.name"], "test");
-    assert_eq!(create["resource"]["service.instance.id"], daemon.instance());
+    assert_eq!(create["resource"]["service.instance.id"], instance);
     let attributes = &create["attributes"];
     assert_eq!(attributes["http.response.status_code"], 201);
     assert_eq!(attributes["http.route"], "/api/v1/sandboxes");
@@ -172,7 +174,6 @@ fn a_request_is_traced_from_the_door_to_the_guest_in_its_callers_trace() {
     }
     let text = format!("{spans:?}");
     assert!(!text.contains("exit 3") && !text.contains("TRACEPARENT"), "no command line: {text}");
-    let said = daemon.said();
     let line = said.lines().find(|line| line.contains("carrying out a command"));
     let line = line.unwrap_or_else(|| panic!("no line of the supervisor: {said}"));
     assert!(line.contains(TRACE) && line.contains("c-4711"), "{line}");
@@ -200,7 +201,7 @@ fn a_call_over_mcp_continues_the_trace_of_its_own_caller() {
     let daemon = Daemon::start_with(&receiver.setup());
     let call = |meta: &Value| {
         let params = json!({
-            "name": "create_sandbox", "arguments": {}, "_meta": meta,
+            "name": "sandbox_create", "arguments": {}, "_meta": meta,
         });
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
         let headers = "accept: application/json, text/event-stream\r\n";
@@ -209,9 +210,9 @@ fn a_call_over_mcp_continues_the_trace_of_its_own_caller() {
         answer
     };
     call(&json!({ "traceparent": sent() }));
-    let spans = receiver.trace(TRACE, "tools/call create_sandbox");
-    assert_eq!(named(&spans, "tools/call create_sandbox")["parent"], SPAN);
-    let above = ["supervisor create", "sandbox create", "tools/call create_sandbox"];
+    let spans = receiver.trace(TRACE, "tools/call sandbox_create");
+    assert_eq!(named(&spans, "tools/call sandbox_create")["parent"], SPAN);
+    let above = ["supervisor create", "sandbox create", "tools/call sandbox_create"];
     assert_eq!(way_up(&spans, "runtime.start")[1..], above);
     // Without one, and with one that is none, it is a step of the request that carried it.
     for meta in [json!({}), json!({ "traceparent": "nonsense" })] {
@@ -219,7 +220,7 @@ fn a_call_over_mcp_continues_the_trace_of_its_own_caller() {
         let own = answer.header("traceparent").expect("it is told").split('-').nth(1);
         let spans = receiver.trace(own.expect("a trace"), "POST /mcp");
         let above =
-            ["supervisor create", "sandbox create", "tools/call create_sandbox", "POST /mcp"];
+            ["supervisor create", "sandbox create", "tools/call sandbox_create", "POST /mcp"];
         assert_eq!(way_up(&spans, "runtime.start")[1..], above);
     }
     daemon.ids().iter().for_each(|id| daemon.destroy(id));
@@ -255,7 +256,7 @@ fn a_collector_that_hangs_costs_spans_and_nothing_else() {
     let mut daemon =
         Daemon::start_with(&Setup::default().argument("--otel-endpoint").argument(&url));
     let id = daemon.create();
-    assert_eq!(daemon.sh(&id, "echo on").ok(), "on\n");
+    assert_eq!(daemon.sh(&id, "echo on").ok(), "on");
     let (mut connection, _) = hanging.accept().expect("it is asked");
     let mut beginning = [0; 16];
     connection.read_exact(&mut beginning).expect("a request");

@@ -10,7 +10,8 @@ use {
     crate::cli::version::VERSION,
     crate::config::{SamplerName, pairs},
     reqwest::header::{HeaderMap, HeaderName, HeaderValue},
-    sandkeep_outgoing::Outgoing,
+    sandkeep_core::with_causes,
+    sandkeep_outgoing::{Outgoing, Roots},
     sandkeep_traces::otlp::{ExportOptions, Exporter},
     sandkeep_traces::{FinishedSpans, Otherwise, Sampler},
 };
@@ -18,7 +19,7 @@ use {
 /// What records the spans of requests, and the spans that it has recorded, if they are exported.
 pub struct Traces {
     #[cfg(feature = "otlp")]
-    spans: Option<FinishedSpans>,
+    spans: Option<(FinishedSpans, Roots)>,
 }
 
 /// The export that goes on.
@@ -49,8 +50,12 @@ impl Traces {
     pub fn of(settings: &OtelSettings) -> Result<(Recorder, Self), Failure> {
         match settings.exports() {
             true => {
+                let roots = settings.certificate.as_deref().map(Roots::read).transpose();
+                let roots = roots.map_err(|error| Failure::Usage {
+                    problem: format!("otel.certificate: {}", with_causes(&error)),
+                })?;
                 let (recorder, spans) = Recorder::exporting(sampler(settings));
-                Ok((recorder, Self { spans: Some(spans) }))
+                Ok((recorder, Self { spans: Some((spans, roots.unwrap_or_default())) }))
             }
             false => Ok((Recorder::idle(), Self { spans: None })),
         }
@@ -59,13 +64,13 @@ impl Traces {
     /// Nothing waits for a collector.
     pub fn export(self, settings: &OtelSettings, broker: &Broker) -> Exporting {
         let url = settings.url().and_then(|url| url.parse().ok());
-        let exporter = url.zip(self.spans).map(|(url, spans)| {
+        let exporter = url.zip(self.spans).map(|(url, (spans, roots))| {
             let options = ExportOptions {
                 url,
                 headers: headers(settings),
                 answer: settings.timeout,
                 resource: resource(settings, broker.instance()),
-                outgoing: Outgoing::default(),
+                outgoing: Outgoing::new(Vec::new(), roots),
             };
             Exporter::start(options, spans, broker.telemetry().spans().clone())
         });

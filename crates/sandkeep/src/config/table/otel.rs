@@ -68,6 +68,18 @@ pub static OTEL: &[Setting] = &[
         alias("OTEL_EXPORTER_OTLP_HEADERS", AliasMeaning::Advice),
     ]),
     Setting::new(
+        "otel.certificate",
+        Shape::Text,
+        "FILE",
+        "PEM file with certificates to trust for the collector, besides the system's",
+        set!(otel.certificate, |text| value::path(text).map(Some)),
+        show!(otel.certificate),
+    )
+    .aliases(&[
+        alias("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", AliasMeaning::Advice),
+        alias("OTEL_EXPORTER_OTLP_CERTIFICATE", AliasMeaning::Advice),
+    ]),
+    Setting::new(
         "otel.timeout_ms",
         Shape::Integer,
         "MS",

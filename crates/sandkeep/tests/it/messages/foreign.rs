@@ -98,13 +98,13 @@ fn commands_are_in_the_audit_log_and_so_are_refused_ones() {
     let said = String::from_utf8(ran.stdout).expect("text");
     let records: Vec<Value> =
         said.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    let find = |operation: &str, status: u64| {
+    let find = |operation: &str, (field, value): (&str, Value)| {
         let found = records
             .iter()
-            .find(|record| record["operation"] == operation && record["status"] == status);
-        found.unwrap_or_else(|| panic!("no {operation} {status}: {records:#?}")).clone()
+            .find(|record| record["operation"] == operation && record[field] == value);
+        found.unwrap_or_else(|| panic!("no {operation} {value}: {records:#?}")).clone()
     };
-    let created = find("create_sandbox", 201);
+    let created = find("create_sandbox", ("status", json!(201)));
     assert_eq!(created["correlation_id"], "c-77");
     assert_eq!(
         (&created["actor"]["organization"], &created["actor"]["user"]),
@@ -112,14 +112,14 @@ fn commands_are_in_the_audit_log_and_so_are_refused_ones() {
     );
     assert!(created["actor"]["key"].is_string() && created["sandbox"] == id, "{created}");
     assert_eq!(created["outcome"], "success");
-    let unknown = find("create_sandbox", 401);
+    let unknown = find("create_sandbox", ("code", json!("unauthenticated")));
     assert_eq!((&unknown["outcome"], &unknown["actor"]), (&json!("refused"), &Value::Null));
-    let foreign = find("destroy_sandbox", 404);
+    let foreign = find("destroy_sandbox", ("code", json!("not_found")));
     assert_eq!(
         (&foreign["outcome"], &foreign["actor"]["user"]),
         (&json!("refused"), &json!("bob"))
     );
-    assert_eq!(find("destroy_sandbox", 204)["actor"]["user"], "ann");
+    assert_eq!(find("destroy_sandbox", ("status", json!(204)))["actor"]["user"], "ann");
 }
 
 #[cfg(feature = "otlp")]
