@@ -51,8 +51,13 @@ impl Supervisor {
     /// The grace period is for a sandbox that will be used again: a waiting destroy cuts it short.
     async fn end_processes(&self) -> Result<(), RuntimeError> {
         tokio::select! {
-            result = within(step!("runtime.stop"), self.runtime.stop(self.id(), limits::STOP_GRACE)) => result,
-            () = self.destroy_awaited() => within(step!("runtime.stop"), self.runtime.stop(self.id(), Duration::ZERO)).await,
+            result = within(
+                step!("runtime.stop"),
+                self.runtime.stop(self.id(), limits::STOP_GRACE),
+            ) => result,
+            () = self.destroy_awaited() => {
+                within(step!("runtime.stop"), self.runtime.stop(self.id(), Duration::ZERO)).await
+            }
         }
     }
 }
