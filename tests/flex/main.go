@@ -1,7 +1,7 @@
 // A client of the sandbox host's service on connect-go, as Flex has one. Each check panics if the server breaks a promise.
 //
-//	client URL          all checks against a daemon without keys
-//	client URL MARKER   one long stream; MARKER is printed with its first frame
+//	client URL PROTOCOL          all checks against a daemon without keys, over HTTP/1.1 or HTTP/2
+//	client URL PROTOCOL MARKER   one long stream; MARKER is printed with its first frame
 package main
 
 import (
@@ -32,11 +32,28 @@ func (codec) Unmarshal(data []byte, message any) error {
 const service = "/rpc.v1.SandboxService/"
 
 var (
-	base   string
-	client = &http.Client{Timeout: 5 * time.Minute}
+	base string
+	// As Flex's clients have it: all of a call is over by then, a stream too.
+	client = &http.Client{Timeout: 30 * time.Second}
 	// A body that is read on for as long as it comes.
 	patient = &http.Client{}
 )
+
+// Without TLS nothing negotiates the protocol, so a client says which one it speaks.
+func speak(protocol string) {
+	var protocols http.Protocols
+	switch protocol {
+	case "HTTP/1.1":
+		protocols.SetHTTP1(true)
+	case "HTTP/2":
+		protocols.SetUnencryptedHTTP2(true)
+	default:
+		panic("which protocol is " + protocol + "?")
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.Protocols = &protocols
+	client.Transport, patient.Transport = transport, transport
+}
 
 func versioned[T any](message *T) *connect.Request[T] {
 	request := connect.NewRequest(message)
@@ -230,7 +247,7 @@ func crowd() {
 		call[CreateSessionResponse]("CreateSession", CreateSessionRequest{SessionID: fmt.Sprintf("crowd-%d", n)})
 	}
 	var group sync.WaitGroup
-	for n := range 32 {
+	for n := range 200 {
 		group.Go(func() {
 			session, id := fmt.Sprintf("crowd-%d", n%4), fmt.Sprintf("call-%d", n)
 			answer, err := stream(patient, bash(session, id, "echo "+id), func(Progress) {})
@@ -296,7 +313,9 @@ func orchestrator() {
 		Env: map[string]string{"GREETING": "hello"}, ExposePort: 8081,
 	})
 	expect(launched.Status == "starting" || launched.Status == "running", "%+v", launched)
-	answer, err := client.Get("http://" + launched.Address + "/health")
+	// What listens there speaks HTTP/1.1, whatever the host's service speaks.
+	prober := &http.Client{Timeout: client.Timeout}
+	answer, err := prober.Get("http://" + launched.Address + "/health")
 	expect(err == nil, "the address does not hold: %v", err)
 	body, err := io.ReadAll(answer.Body)
 	expect(err == nil && string(body) == "hello\n", "%q %v", body, err)
@@ -310,7 +329,7 @@ func orchestrator() {
 	expect(status.ExitCode != nil && *status.ExitCode == 128+15, "%+v", status)
 	// The address goes with the process.
 	for {
-		answer, err := client.Get("http://" + launched.Address + "/health")
+		answer, err := prober.Get("http://" + launched.Address + "/health")
 		if err != nil {
 			break
 		}
@@ -361,11 +380,12 @@ func ptr[T any](value T) *T { return &value }
 
 func main() {
 	base = os.Args[1]
-	if len(os.Args) > 2 {
+	speak(os.Args[2])
+	if len(os.Args) > 3 {
 		// Until somebody kills the daemon.
 		call[CreateSessionResponse]("CreateSession", CreateSessionRequest{SessionID: "long"})
 		_, err := stream(patient, bash("long", "endless", "while echo tick; do sleep 0.05; done"),
-			func(Progress) { fmt.Println(os.Args[2]) })
+			func(Progress) { fmt.Println(os.Args[3]) })
 		fmt.Println("ended:", connect.CodeOf(err))
 		return
 	}

@@ -23,7 +23,7 @@ EXPECTED = {
     "git_clone", "git_fetch", "git_pull", "git_push",
     "file_stat", "file_list", "file_mkdir", "file_move", "file_delete",
     "process_start", "process_list", "process_logs", "process_stop", "port_list", "port_url",
-    "snapshot_create", "snapshot_list", "snapshot_delete", "turn_complete", "rollback", "fork", "diff", "revert",
+    "snapshot_create", "snapshot_list", "snapshot_delete", "turn_complete", "rollback", "fork", "race", "diff", "revert",
 }
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from conftest import Daemon
 
-from sandkeep import ApplyConflict, ApplyFailed, Client, NotFound, Sandbox, ToolConfigRefused
+from sandkeep import ApplyConflict, ApplyFailed, Client, InvalidRequest, NotFound, Racer, Sandbox, ToolConfigRefused
 
 
 def tree(top: Path) -> dict[str, str]:
@@ -52,6 +52,26 @@ def test_a_workspace_is_where_everything_begins(app: Path) -> None:
     with Client() as client, pytest.raises(NotFound) as raised:
         client.request("DELETE", f"/api/v1/uploads/{info.source.upload}")
     assert raised.value.code == "upload_not_found", "the archive stays at the daemon"
+
+
+@pytest.mark.usefixtures("daemon")
+def test_a_race_keeps_the_files_of_the_best() -> None:
+    with Sandbox.create() as sandbox, Client() as client:
+        sandbox.files.write("n", "0")
+        seen: list[Racer] = []
+        done = sandbox.race(3, "echo $SANDKEEP_RACER > n", judge="cat n", on_update=seen.append)
+        assert done.winner == 3 and done.best is not None and done.best.score == 3.0
+        assert sandbox.files.read_text("n") == "3\n"
+        assert {racer.racer for racer in seen} == {1, 2, 3} and seen[0].state == "running"
+        assert done.before is not None and done.turn is not None and done.turn.turn == 2
+        sandbox.rollback(done.before.name)
+        assert sandbox.files.read_text("n") == "0"
+        none = sandbox.race(commands=["false", "echo 1 > n"], judge="echo no number")
+        assert none.winner is None and none.best is None and none.turn is None
+        assert [racer.problem is not None for racer in none.racers] == [True, True]
+        with pytest.raises(InvalidRequest):
+            sandbox.race(judge="echo 1")
+        assert len([info for info in client.sandboxes() if info.forked_from is not None]) == 0
 
 
 @pytest.mark.usefixtures("daemon")

@@ -69,14 +69,19 @@ fn api_activity(request: &Request, mut metadata: Value, time: i64) -> Value {
         "api": {
             "operation": request.operation,
             "service": { "name": request.door },
-            "request": { "uid": request.correlation_id.clone().unwrap_or_default() },
-            "response": { "code": request.status.unwrap_or_default() },
         },
         "src_endpoint": match request.address {
             Some(address) => json!({ "ip": address.to_string() }),
             None => json!({ "name": "unknown" }),
         },
     });
+    if let Some(id) = &request.correlation_id {
+        event["api"]["request"] = json!({ "uid": id });
+    }
+    if let Some(status) = request.status {
+        event["api"]["response"] = json!({ "code": status });
+        event["http_response"] = json!({ "code": status });
+    }
     if let Some(code) = &request.code {
         event["status_code"] = json!(code);
         event["api"]["response"]["error"] = json!(code);

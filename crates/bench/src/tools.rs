@@ -25,6 +25,10 @@ use sandkeep_core::{
 const FILE: &str = "bench-file";
 const TREE: &str = "bench-tree";
 const NEEDLE: &str = "needle";
+const NOTE: &str = "bench-note";
+
+const FLEX_READ: &str = "read_file of a line over Flex's door, p50; x a bare exec";
+const FLEX_BASH: &str = "bash true over Flex's door, p50; x a bare exec";
 
 #[derive(Debug, clap::Args)]
 pub struct ToolArgs {
@@ -63,12 +67,15 @@ pub fn all(args: &ToolArgs, address: SocketAddr, sandbox: &str) -> Vec<Rate> {
         Err(error) => return vec![rate("tools", "", "", Err(error))],
     };
     let size = args.transfer_mb * MIB;
+    let note = json!({ "path": NOTE });
     vec![
         rate("upload", "a file into the sandbox; x cp on the host", "MB/s", place.upload(size)),
         rate("download", "the same file back; x cp on the host", "MB/s", place.download(size)),
         rate("grep", "a search of many files; x rg on the host", "files/s", place.search(args)),
         rate("tool", "ls as a tool over HTTP, p50; x a bare exec", "ms", place.called()),
         rate("mcp", "the same over MCP, p50; x a bare exec", "ms", place.called_by_mcp()),
+        rate("flex_read", FLEX_READ, "ms", place.called_by_flex("read_file", &note)),
+        rate("flex_bash", FLEX_BASH, "ms", place.called_by_flex("bash", &json!({ "cmd": "true" }))),
     ]
 }
 
@@ -241,6 +248,31 @@ impl<'a> Fixture<'a> {
             match answer["result"]["isError"] == false {
                 true => Ok(()),
                 false => Err(io::Error::other(answer.to_string())),
+            }
+        };
+        Ok(in_turn(p50_ms(call), p50_ms(|| self.bare(&mut theirs))))
+    }
+
+    /// A daemon that was built without that door has none.
+    fn called_by_flex(&self, tool: &str, params: &Value) -> io::Result<Taken> {
+        let (mut ours, mut theirs) = (self.connection()?, self.connection()?);
+        self.post(&mut theirs, "execs", &json!({ "command": format!("echo line > {NOTE}") }))?;
+        let mut calls = 0;
+        let call = || {
+            calls += 1;
+            // Under one id it would be called once, and answered from memory.
+            let message = json!({
+                "SessionID": self.sandbox,
+                "ToolCallID": format!("bench-{tool}-{calls}"),
+                "ToolName": tool,
+                "Params": params,
+            });
+            let target = "/rpc.v1.SandboxService/ExecuteTool";
+            let answer = succeeded(ours.request("POST", target, &message.to_string())?)?;
+            let failed = answer["ExitCode"].as_i64().unwrap_or(0) != 0;
+            match failed || answer["ToolName"] != tool {
+                false => Ok(()),
+                true => Err(io::Error::other(answer.to_string())),
             }
         };
         Ok(in_turn(p50_ms(call), p50_ms(|| self.bare(&mut theirs))))

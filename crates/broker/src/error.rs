@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use toolbox::FailureKind;
 
+use sandkeep_core::network::OverCeiling;
 use sandkeep_core::{
-    ExecId, IdempotencyKey, InvalidSpec, KeyId, Port, ProcessId, SandboxId, SandboxName, SlotName,
-    SnapshotName, State, ToolCallId, UploadId, Verb, WebhookId,
+    CodebaseId, CodebaseName, ExecId, IdempotencyKey, InvalidSpec, KeyId, Port, ProcessId,
+    SandboxId, SandboxName, SlotName, SnapshotName, State, ToolCallId, UploadId, Verb, WebhookId,
 };
 use sandkeep_guestlink::GuestError;
 use sandkeep_home::DataDirError;
@@ -17,6 +18,8 @@ use sandkeep_runtime::RuntimeError;
 use sandkeep_storage::StorageError;
 use sandkeep_store::StoreError;
 use sandkeep_tree::RootKind;
+
+pub use sandkeep_egress::{AskError, GatewayError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -68,8 +71,8 @@ pub enum Error {
     SourceInvalid { problem: String },
 
     /// The path may exist, but this caller may not use it.
-    #[error("{path} is not under any of the daemon's source_roots")]
-    SourceForbidden { path: String },
+    #[error("{path} is not under any of the daemon's {setting}")]
+    SourceForbidden { path: String, setting: &'static str },
 
     /// A remote source that could not be fetched.
     #[error("{problem}")]
@@ -84,6 +87,30 @@ pub enum Error {
 
     #[error("{url} has no branch, tag or commit {reference:?}")]
     ReferenceNotFound { url: String, reference: String },
+
+    /// By its name or its id, as the caller wrote it.
+    #[error("there is no codebase {text:?}")]
+    CodebaseNotFound { text: String },
+
+    #[error("there is a codebase {name} already: {holder}")]
+    CodebaseExists { name: CodebaseName, holder: CodebaseId },
+
+    #[error("codebase {name} is in use by {}", listed(users))]
+    CodebaseInUse { name: CodebaseName, users: Vec<SandboxId> },
+
+    #[error("codebase {name} is being {doing}")]
+    CodebaseBusy { name: CodebaseName, doing: &'static str },
+
+    /// One of two sandboxes would not see what the other changes.
+    #[error("codebase {name} is in use by {holder}, and only one of both can have it")]
+    CodebaseExclusive { name: CodebaseName, holder: SandboxId },
+
+    #[error("{problem}")]
+    RulesServer { problem: String },
+
+    /// Mounts alone cannot keep them, and there is nothing else here.
+    #[error("rules: {problem}")]
+    RulesNotServed { problem: String },
 
     #[error("there is no webhook {id}")]
     WebhookNotFound { id: WebhookId },
@@ -258,6 +285,23 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+
+    /// Nothing was done.
+    #[error("network: {0}")]
+    OverCeiling(#[source] OverCeiling),
+
+    #[error("cannot open the network of {id}: {source}")]
+    Gateway {
+        id: SandboxId,
+        #[source]
+        source: GatewayError,
+    },
+
+    #[error("secrets: {problem}")]
+    Secrets { problem: String },
+
+    #[error(transparent)]
+    NetworkAsk(AskError),
 
     /// The sandbox could not be created or started; `reason` is the first cause.
     #[error("{id} failed: {reason}")]

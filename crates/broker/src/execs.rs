@@ -46,6 +46,7 @@ use sandkeep_guestlink::{
     },
 };
 use sandkeep_home::Home;
+use sandkeep_traces::{step, within};
 
 use pump::{PendingExec, Pump};
 use rejoin::Awaited;
@@ -59,6 +60,9 @@ pub(crate) use own_limits::check as check_limits;
 pub(crate) use place::{ExecContext, Wanted, as_asked};
 pub use stdin::StdinTurn;
 pub use watching::{Detached, ExecWatch};
+
+/// Where a command finds the trace that it is part of, unless its environment says something else.
+const TRACEPARENT: &str = "TRACEPARENT";
 
 /// A command as requested, before validation.
 #[derive(Clone, Default)]
@@ -325,6 +329,7 @@ pub(crate) async fn exec(
     if shared.closing.is_cancelled() {
         return Err(Error::ShuttingDown);
     }
+    let admission = step!("admission");
     let guest = admitted(handle)?;
     let (source, keep, on_disconnect) = (draft.stdin, draft.keep.clone(), draft.on_disconnect);
     check_limits(&draft.limits, shared, &handle.meta().spec)?;
@@ -343,8 +348,9 @@ pub(crate) async fn exec(
         shell_id: None,
     };
     let pending = PendingExec::begin(shared, handle, &description)?;
+    drop(admission);
     failpoint!("exec.after_journal");
-    let answer = guest.exec(request);
+    let answer = within(step!("guest.start"), guest.exec(request));
     let pump = sending::watch_over(&guest, &description.exec_id, answer, pending).await?;
     failpoint!("exec.after_start");
     if source == StdinSource::Open {
@@ -378,8 +384,11 @@ pub(crate) fn request(
         draft.argv = place::own_command(&handle.meta().spec)?;
     }
     check(&draft)?;
+    if let Some(place) = sandkeep_traces::current() {
+        draft.env.entry(TRACEPARENT.to_owned()).or_insert_with(|| place.to_string());
+    }
     let wanted = Wanted { env: draft.env, cwd: draft.cwd, user: draft.user };
-    let ExecContext { env, cwd, user } = ExecContext::fill(&handle.meta().spec, wanted)?;
+    let ExecContext { env, cwd, user } = ExecContext::of(&handle.meta(), wanted)?;
     let request = ExecRequest {
         id,
         argv: draft.argv,

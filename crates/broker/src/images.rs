@@ -15,6 +15,7 @@ mod builds;
 mod capture;
 mod claim;
 mod collect;
+mod datasets;
 mod draft;
 mod import;
 mod intent;

@@ -26,6 +26,7 @@
 //! ```
 
 mod clock;
+mod codebases;
 pub mod error;
 mod execs;
 mod flight;
@@ -33,6 +34,7 @@ mod health;
 mod images;
 mod inside;
 mod lifecycle;
+mod network;
 mod policy;
 mod ports;
 mod records;
@@ -66,6 +68,7 @@ use sandkeep_store::StateStore;
 use shared::Shared;
 
 pub use clock::{Clock, SystemClock};
+pub use codebases::{RecordedCodebase, recorded_codebases};
 pub use execs::processes::{ProcessStatus, ProcessView};
 pub use execs::shells::{ShellDraft, ShellExecDraft, ShellView};
 pub use execs::{
@@ -87,10 +90,12 @@ pub use lifecycle::diff::{DiffBundle, DiffRequest, DiffText};
 pub use lifecycle::ensure::Ensured;
 pub use lifecycle::fork::ForkDraft;
 pub use lifecycle::pause::InFlight;
+pub use lifecycle::race::{Race, RaceDraft, RaceTold, RacerDraft};
 pub use lifecycle::rollback::OnExecs;
 pub use lifecycle::snapshot::{SnapshotView, recorded_snapshots};
+pub use network::{Egress, KmsCommand, NetworkLogFeed, NetworkLogNext, NetworkLogPart};
 pub use policy::abilities::{Abilities, IdRangeKind};
-pub use policy::{Network, Policy, PoolMarks, Profile, Quota, Quotas};
+pub use policy::{Policy, PoolMarks, Profile, Quota, Quotas};
 pub use ports::{PortPass, PortStream, PortToken, PortTokenProblem, PortView, Warrant};
 pub use records::directory::{
     Directory, DirectoryError, FoundRequest, FoundRow, LocalDirectory, NewRow, Node, Phase,
@@ -103,6 +108,7 @@ pub use records::feed::{EventFeed, EventFilter, EventPage, Fed};
 pub use records::registry::registered;
 pub use records::timeline::{Happening, LogEntry};
 pub use sandkeep_core::api::ExecLimits;
+pub use sandkeep_egress::FixedHosts;
 pub use stats::StatsView;
 pub use view::{Cursor, Filter, InvalidCursor, Order, Page, View};
 
@@ -123,6 +129,8 @@ pub struct Parts {
     pub journal: JournalLimits,
     pub telemetry: Arc<Telemetry>,
     pub policy: Policy,
+    /// How sandboxes reach other networks.
+    pub egress: Egress,
     pub clock: Arc<dyn Clock>,
 }
 
@@ -156,12 +164,14 @@ impl Broker {
         let shared = Arc::new(Shared::new(parts, host, events));
         let close_on_drop = Arc::new(shared.closing.clone().drop_guard());
         shared.registry.adopt_earlier().await?;
+        codebases::begin(&shared).await?;
         lifecycle::reconcile::once(&shared).await?;
         shared.directory.sweep_claims().await?;
         lifecycle::fork::sweep(&shared).await?;
         lifecycle::snapshot::sweep_rows(&shared).await?;
         lifecycle::snapshot::sweep(&shared).await?;
         lifecycle::revert::finish_all(&shared).await?;
+        lifecycle::race::sweep(&shared).await?;
         images::sweep(&shared).await?;
         lifecycle::reconcile::report_orphans(&shared).await;
         webhooks::begin(&shared).await?;
@@ -307,6 +317,7 @@ impl Broker {
         self.shared.closing.cancel();
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
+        self.shared.close_networks().await;
         if let Err(error) = self.shared.storage.close().await {
             warn!(%error, "cannot close the storage");
         }

@@ -15,9 +15,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::Error;
+use sandkeep_core::network::Network;
 use sandkeep_core::{
     NamesOnly, OnTimeout, Privilege, ResourcesDraft, SnapshotName, SpecDraft, Timeouts, limits,
 };
+use sandkeep_storage::Dataset;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
@@ -43,6 +45,8 @@ pub struct Policy {
     pub profiles: BTreeMap<String, Profile>,
     /// Directories of the host that every caller may use as sources.
     pub source_roots: Vec<PathBuf>,
+    /// Datasets in the pool of the storage whose snapshots every caller may use as sources.
+    pub source_datasets: Vec<Dataset>,
     /// Maximum size of an uploaded archive.
     pub max_upload_bytes: u64,
     /// The host's disk space that is reserved: with less than this, nothing more is written for tenants outside of the
@@ -85,6 +89,7 @@ impl Default for Policy {
             default_profile: None,
             profiles: BTreeMap::new(),
             source_roots: Vec::new(),
+            source_datasets: Vec::new(),
             max_upload_bytes: limits::UPLOAD_DEFAULT_BYTES,
             host_reserve_bytes: limits::HOST_RESERVE_DEFAULT_MB * limits::MIB,
             pool: PoolMarks::default(),
@@ -130,15 +135,7 @@ pub struct Profile {
     pub timeout: Option<Duration>,
     pub idle_timeout: Option<Duration>,
     pub on_timeout: Option<OnTimeout>,
-    pub network: Network,
-}
-
-/// The networks that a sandbox can reach.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Network {
-    /// Only its own loopback.
-    #[default]
-    None,
+    pub network: Option<Network>,
 }
 
 /// The values of `env` are secrets.
@@ -198,6 +195,12 @@ impl Profile {
             max_snapshots: draft.max_snapshots,
             snapshot_tool_calls: draft.snapshot_tool_calls,
             source: draft.source,
+            network: draft.network.or_else(|| self.network.clone()),
+            secrets: draft.secrets,
+            codebase: draft.codebase,
+            mount: draft.mount,
+            codebase_mode: draft.codebase_mode,
+            rules: draft.rules,
         }
     }
 

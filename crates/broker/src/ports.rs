@@ -7,7 +7,7 @@ mod stream;
 mod table;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -118,19 +118,22 @@ impl Broker {
         port: Port,
     ) -> Result<SocketAddr, Error> {
         let handle = self.shared.find(who, id)?;
-        listener::listen(&self.shared, &handle, port, UntilOpen::Close).await
+        let host = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        listener::listen(&self.shared, &handle, port, (host, UntilOpen::Close)).await
     }
 
-    /// Opens a socket of the host, on loopback, that leads to the port of a process that was just started. A connection
+    /// Opens a socket on this address of the host that leads to the port of a process that was just started. A connection
     /// waits until the process listens; the socket closes when it ends, and outlives the daemon until then.
     pub async fn expose(
         &self,
         who: &Principal,
         id: &SandboxId,
         port: Port,
+        host: IpAddr,
     ) -> Result<SocketAddr, Error> {
         let handle = self.shared.find(who, id)?;
-        let address = listener::listen(&self.shared, &handle, port, UntilOpen::Hold).await?;
+        let address =
+            listener::listen(&self.shared, &handle, port, (host, UntilOpen::Hold)).await?;
         listener::close_with_process(&self.shared, &handle, port);
         Ok(address)
     }

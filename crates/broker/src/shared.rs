@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Parts;
 use super::clock::Clock;
+use super::codebases::Codebases;
 use super::flight::Flights;
 use super::health::{Pulse, Service};
 use super::policy::Policy;
@@ -21,6 +22,7 @@ use crate::lifecycle::ensure::Verified;
 use crate::lifecycle::handle::Handle;
 use crate::lifecycle::reaper::Alarm;
 use crate::lifecycle::snapshot::Records;
+use crate::network::Networks;
 use crate::policy::batteries::Batteries;
 use crate::policy::host_disk;
 use crate::policy::rate::Rates;
@@ -51,6 +53,7 @@ pub(super) struct Shared {
     pub events: Arc<EventLog>,
     pub timelines: Timelines,
     pub refusals: Refusals,
+    pub network: Networks,
     pub registry: Registry,
     /// The store below the registry.
     pub store: Arc<ObservedStore>,
@@ -83,9 +86,12 @@ pub(super) struct Shared {
     pub rates: Rates,
     /// Slots for file work on the host.
     pub file_work: Slots,
+    /// Races under way.
+    pub races: Slots,
     /// Who follows the events.
     pub followers: Slots,
     pub webhooks: Webhooks,
+    pub codebases: Codebases,
     /// Who may have commands under way that came as messages.
     pub commands: Slots,
     pub alarm: Alarm,
@@ -136,13 +142,16 @@ impl Shared {
         let directory: Arc<dyn Directory> =
             Arc::new(LocalDirectory::new(Arc::clone(&store) as _, instance));
         let closing = CancellationToken::new();
+        let events = Arc::new(events);
+        let network = Networks::new(parts.egress, &parts.data, &events, &parts.clock);
         Self {
+            network,
             held: host_disk::ledger(parts.data.path(), &parts.policy),
             answers: Ledger::new("answers", ANSWERS, |_| Ok(())),
             batteries: Batteries::in_data_dir(parts.data.path()),
             timelines: Timelines::in_data_dir(parts.data.path()),
             refusals: Refusals::default(),
-            events: Arc::new(events),
+            events,
             data: parts.data,
             registry: Registry::new(Arc::clone(&directory)),
             directory,
@@ -164,8 +173,10 @@ impl Shared {
                 "diffs and reverts at once of one organization",
                 limits::TREE_WORK_AT_ONCE_MAX,
             ),
+            races: Slots::new("races at once of one organization", limits::RACES_MAX),
             followers: Slots::new("followers of events", limits::EVENT_FOLLOWERS_MAX),
             webhooks: Webhooks::default(),
+            codebases: Codebases::default(),
             commands: Slots::new(
                 "commands at once of one organization",
                 limits::COMMANDS_AT_ONCE_MAX,
@@ -272,6 +283,12 @@ impl Shared {
         });
         handles.sort_by_key(|handle| !of_user(handle));
         handles.iter().any(|handle| handle.execs.index.give_way())
+    }
+
+    /// Ends all connections of sandboxes; what was decided about them is written.
+    pub async fn close_networks(&self) {
+        self.handles().iter().for_each(|handle| handle.network.close());
+        self.network.flush().await;
     }
 
     /// Adds new sandboxes to the map, if there is room for all of them.

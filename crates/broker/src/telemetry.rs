@@ -9,6 +9,7 @@
 
 mod feeds;
 mod http;
+mod network;
 mod store;
 mod verbs;
 
@@ -25,9 +26,11 @@ use prometheus_client::registry::{Registry, Unit};
 
 pub use feeds::{FeedMetrics, Feeds};
 pub use http::{Exchange, Http, RouteTable};
+pub use network::NetworkMetrics;
 pub use store::ObservedStore;
 pub use verbs::{NO_RUNTIME, Verbs};
 
+use sandkeep_traces::ExportMetrics;
 use store::Commits;
 
 /// The media type of [`Telemetry::render`].
@@ -81,6 +84,8 @@ pub struct Telemetry {
     http: Http,
     commits: Commits,
     feeds: Feeds,
+    network: NetworkMetrics,
+    spans: ExportMetrics,
     gauges: Gauges,
     events_lost: Counter,
     audit_lost: Counter,
@@ -96,6 +101,8 @@ impl Default for Telemetry {
         let http = Http::register(&mut registry);
         let commits = Commits::register(&mut registry);
         let feeds = Feeds::register(&mut registry);
+        let network = NetworkMetrics::register(&mut registry);
+        let spans = ExportMetrics::register(&mut registry);
         let gauges = Gauges::register(&mut registry);
         let events_lost = Counter::default();
         let help = "Events that could not be written, as the disk was full";
@@ -104,7 +111,19 @@ impl Default for Telemetry {
         let help = "Audit records that could not be written, as the disk was full";
         registry.register("audit_records_lost", help, audit_lost.clone());
         let began = Instant::now();
-        Self { registry, verbs, http, commits, feeds, gauges, events_lost, audit_lost, began }
+        Self {
+            registry,
+            verbs,
+            http,
+            commits,
+            feeds,
+            network,
+            spans,
+            gauges,
+            events_lost,
+            audit_lost,
+            began,
+        }
     }
 }
 
@@ -123,6 +142,15 @@ impl Telemetry {
 
     pub fn feeds(&self) -> &Feeds {
         &self.feeds
+    }
+
+    pub(crate) fn network(&self) -> &NetworkMetrics {
+        &self.network
+    }
+
+    /// What became of the spans of requests.
+    pub fn spans(&self) -> &ExportMetrics {
+        &self.spans
     }
 
     pub(crate) fn events_lost(&self) -> Counter {

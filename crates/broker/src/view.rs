@@ -7,9 +7,11 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
+use super::codebases::is_served;
 use super::lifecycle::handle::Handle;
 use crate::error::Error;
-use sandkeep_core::{HOME, Principal, SandboxId, State, limits};
+use sandkeep_core::api::{MountedCodebase, ServedBy};
+use sandkeep_core::{CodebaseMount, HOME, Principal, SandboxId, State, Terms, limits};
 
 pub use sandkeep_core::api::{Order, Sandbox as View};
 
@@ -44,6 +46,7 @@ impl Handle {
             workdir: spec.workdir().unwrap_or(HOME).to_owned(),
             forked_from: meta.forked_from.clone(),
             source: spec.source().cloned(),
+            codebase: spec.codebase().map(|codebase| mounted(codebase, terms)),
             last_activity_at: self.activity.shown(),
             turn_count: published.meta.turn,
             max_snapshots: terms.max_snapshots,
@@ -55,6 +58,16 @@ impl Handle {
 
     fn place(&self) -> (jiff::Timestamp, &SandboxId) {
         (self.meta().created_at, &self.id)
+    }
+}
+
+fn mounted(codebase: &CodebaseMount, terms: &Terms) -> MountedCodebase {
+    MountedCodebase {
+        id: codebase.codebase.clone(),
+        name: codebase.name.clone(),
+        mount: codebase.path.clone(),
+        mode: codebase.mode,
+        served: if is_served(terms) { ServedBy::Fuse } else { ServedBy::Bind },
     }
 }
 

@@ -62,7 +62,7 @@ impl Client {
     fn built(base: Url, builder: ClientBuilder) -> Result<Self, Error> {
         let unusable = |source| Error::Unreachable { url: base.to_string(), source };
         let http = builder.build().map_err(unusable)?;
-        Ok(Self { base, http })
+        Ok(Self { base, http, traceparent: None })
     }
 }
 

@@ -18,11 +18,13 @@
 //! ```
 
 mod answers;
+mod codebases;
 mod connect;
 mod error;
 mod event_log;
 mod events;
 mod lines;
+mod network;
 mod prefix;
 mod requests;
 #[cfg(test)]
@@ -35,6 +37,7 @@ use reqwest::header::{
     UPGRADE,
 };
 use reqwest::{RequestBuilder, StatusCode};
+use sandkeep_core::TraceParent;
 use sandkeep_core::limits::{CLIENT_ANSWER_MAX_BYTES, PAGE_MAX};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -63,9 +66,15 @@ pub type WebSocket = WebSocketStream<reqwest::Upgraded>;
 pub struct Client {
     base: Url,
     http: reqwest::Client,
+    traceparent: Option<TraceParent>,
 }
 
 impl Client {
+    /// The same client, for requests that are steps of this trace.
+    pub fn traced(&self, traceparent: Option<TraceParent>) -> Self {
+        Self { traceparent, ..self.clone() }
+    }
+
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
         self.json(self.request(Method::GET, path)).await
     }
@@ -127,6 +136,14 @@ impl Client {
         self.json(self.request(Method::PATCH, path).json(body)).await
     }
 
+    pub async fn put<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &(impl Serialize + ?Sized),
+    ) -> Result<T, Error> {
+        self.json(self.request(Method::PUT, path).json(body)).await
+    }
+
     pub async fn delete(&self, path: &str) -> Result<(), Error> {
         self.send(self.request(Method::DELETE, path)).await.map(drop)
     }
@@ -176,7 +193,15 @@ impl Client {
         let mut url = self.base.clone();
         url.set_path(path);
         url.set_query(Some(query));
-        self.http.request(method, url)
+        self.begin(method, url)
+    }
+
+    fn begin(&self, method: Method, url: Url) -> RequestBuilder {
+        let request = self.http.request(method, url);
+        match self.traceparent {
+            Some(traceparent) => request.header("traceparent", traceparent.to_string()),
+            None => request,
+        }
     }
 
     /// Sends an archive, for an answer that is read piece by piece.
@@ -278,7 +303,7 @@ impl Client {
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
         let mut url = self.base.clone();
         url.set_path(path);
-        self.http.request(method, url)
+        self.begin(method, url)
     }
 
     async fn json<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, Error> {

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use sandkeep_core::api::{
     CreateProcess, CreateSnapshot, CreateWebhook, DeleteFile, DiffSandbox, Ensured, Exec,
     ExecAnswer, FilePath, ForkSandbox, Forks, ListFiles, ListSandboxes, MakeDirectory, MoveFile,
-    NewWebhook, PauseSandbox, PortListener, PortUrl, Ports, Process, Processes, ReadOutput,
-    ReplayWebhook, Revert, Reverted, RollbackSandbox, Sandbox, Sandboxes, SealTurn, Shell,
-    SignPortUrl, Snapshot, Snapshots, Template, ToolAnswer, Webhook, WebhookTest, Webhooks,
+    NewWebhook, PauseSandbox, PortListener, PortUrl, Ports, Process, Processes, RaceResult,
+    RaceSandbox, ReadOutput, ReplayWebhook, Revert, Reverted, RollbackSandbox, Sandbox, Sandboxes,
+    SealTurn, Shell, SignPortUrl, Snapshot, Snapshots, Template, ToolAnswer, Webhook, WebhookTest,
+    Webhooks,
 };
 use sandkeep_core::event::EventSeq;
 use sandkeep_core::{ExecId, Port, ProcessId, SandboxId, SnapshotName, SpecDraft, WebhookId};
@@ -184,6 +185,18 @@ impl Client {
 
     pub async fn fork(&self, id: &SandboxId, request: &ForkSandbox) -> Result<Forks, Error> {
         self.post(&format!("{}/fork", path(id)), request).await
+    }
+
+    /// Runs a race to its end.
+    pub async fn race(&self, id: &SandboxId, request: &RaceSandbox) -> Result<RaceResult, Error> {
+        self.post(&format!("{}/race", path(id)), request).await
+    }
+
+    /// Runs a race and reads its progress live, each line a [`sandkeep_core::api::RaceEvent`]. Dropping it ends the
+    /// race.
+    pub async fn race_events(&self, id: &SandboxId, request: &RaceSandbox) -> Result<Lines, Error> {
+        let response = self.post_live(&format!("{}/race", path(id)), request).await?;
+        Ok(Lines::of(self, response))
     }
 
     /// The changes, as raw JSON, so that fields unknown to this client are shown.

@@ -27,6 +27,7 @@ mod subject;
 mod workspace;
 
 pub use door::MESSAGE_DOOR;
+pub use owner::EVENT_LABEL;
 pub use service::{Options, serve};
 
 /// The service as callers know it.

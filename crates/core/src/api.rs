@@ -1,11 +1,14 @@
 //! Request and answer types of the REST API, shared by the server and its clients.
 
+mod codebase;
 pub mod data;
 mod event;
 mod exec;
 mod key;
 mod log;
+mod network;
 mod process;
+mod race;
 mod request;
 mod sandbox;
 mod shell;
@@ -15,6 +18,10 @@ mod tool;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+pub use codebase::{
+    CheckRules, CheckedPath, CheckedRules, Codebase, CodebaseSize, CodebaseState, Codebases,
+    CreateCodebase, DiffCodebase, MountedCodebase, ReplaceRules, SandboxRules, ServedBy,
+};
 pub use event::{
     CreateWebhook, EventFormat, EventGap, EventItem, EventLine, EventNotice, Events, NewWebhook,
     ReplayWebhook, Webhook, WebhookState, WebhookTest, Webhooks,
@@ -25,9 +32,14 @@ pub use exec::{
 };
 pub use key::{KeyDraft, KeyInfo, NewKey};
 pub use log::{Happening, LogEntry};
+pub use network::{
+    AskForNetwork, CertificateState, DecideNetworkRequest, EntryMeaning, GatewayState, Handling,
+    NetworkLog, NetworkPresets, NetworkRequests, ReadNetworkLog, SandboxNetwork, SecretHosts,
+};
 pub use process::{
     PortInfo, PortListener, PortUrl, Ports, Process, ProcessStatus, ProcessView, Processes,
 };
+pub use race::{RaceEvent, RaceResult, RaceSandbox, Racer, RacerState};
 pub use request::{
     CreateProcess, CreateSnapshot, DeleteFile, DiffFormat, DiffSandbox, FilePath, ForkSandbox,
     ListFiles, ListSandboxes, MakeDirectory, MoveFile, Order, PauseSandbox, ProcessReady,
@@ -35,7 +47,7 @@ pub use request::{
 };
 pub use sandbox::{Ensured, ForkPoint, Forks, Reverted, Sandbox, Sandboxes, Snapshot, Snapshots};
 pub use shell::{Shell, ShellFate, ShellProgram, ShellState};
-pub use template::{Template, TemplateConfig};
+pub use template::{BUILD_SAID_LAST, Template, TemplateConfig};
 pub use tool::{ToolAnswer, ToolBlock, ToolEvent};
 
 /// The body of every error answer.

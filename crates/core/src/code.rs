@@ -189,6 +189,9 @@ codes! {
     TemplateShared "template_shared" Forbidden Useless
         "only an admin may create or change a shared template"
         "create your own template under the same name, which takes precedence, or ask an admin";
+    NetworkOverCeiling "network_over_ceiling" Forbidden Useless
+        "the policy allows more than the operator of this daemon does"
+        "leave out what the detail names, or have egress_ceiling changed";
     FileNotPermitted "file_not_permitted" Forbidden Useless
         "permission denied for the sandbox's user"
         "use a path under the user's home or /tmp, or change owner and mode as root inside (sandkeep exec --user root)";
@@ -216,9 +219,15 @@ codes! {
     UploadNotFound "upload_not_found" NotFound Useless
         "upload not found"
         "send it again with POST /api/v1/uploads; an upload is kept for an hour, and not across a restart of the daemon";
+    CodebaseNotFound "codebase_not_found" NotFound Useless
+        "codebase not found"
+        "list codebases with GET /api/v1/codebases (sandkeep codebase ls)";
     WebhookNotFound "webhook_not_found" NotFound Useless
         "webhook not found"
         "list webhooks with GET /api/v1/webhooks (sandkeep webhook ls)";
+    NetworkRequestNotFound "network_request_not_found" NotFound Useless
+        "no such request waits for a decision"
+        "list those that do with GET …/network/requests (sandkeep network requests); a connection waits only for a while";
     KeyNotFound "key_not_found" NotFound Useless
         "key not found"
         "list keys with GET /api/v1/keys (sandkeep keys ls)";
@@ -288,6 +297,24 @@ codes! {
     NameAmbiguous "name_ambiguous" Conflict Useless
         "several sandboxes that you can see have the name"
         "use the id of the one that is meant; the detail lists them";
+    CodebaseExists "codebase_exists" Conflict Useless
+        "the owner already has a codebase of this name"
+        "choose another name, or delete that one first";
+    CodebaseInUse "codebase_in_use" Conflict Useless
+        "sandboxes have the codebase"
+        "destroy those that the detail names first; stopped ones count, because they can be started";
+    CodebaseExclusive "codebase_exclusive" Conflict Useless
+        "a sandbox whose rules need a server has its codebase alone"
+        "stop the sandbox that the detail names, or use rules that mounts alone can keep, such as full-access or read-only";
+    RulesServerFailed "rules_server_failed" Internal Useful
+        "the server that keeps the rules of a codebase failed"
+        "start the sandbox again; if that fails too, look at the daemon's log";
+    CodebaseBusy "codebase_busy" Conflict Useful
+        "the codebase is being created or deleted"
+        "wait until GET /api/v1/codebases/{id} says that it is ready, or not found";
+    RulesNotServed "rules_not_served" Unsupported Useless
+        "nothing here can keep these rules"
+        "use rules that only allow reading or writing of the whole tree or of directories, such as full-access or read-only";
     TemplateInUse "template_in_use" Precondition Useless
         "sandboxes use the template"
         "destroy those that the detail names first, or keep the template";
@@ -348,6 +375,9 @@ codes! {
     NotJson "not_json" Unsupported Useless
         "the body is not JSON"
         "send JSON with Content-Type: application/json";
+    NotRaw "not_raw" Unsupported Useless
+        "the body is a form, not the file itself"
+        "send the bytes of the file as the body: curl -T FILE, or --data-binary @FILE";
     BuildFailed "build_failed" Precondition Useless
         "a build step failed"
         "see the step's output; try the command in a sandbox of the template that the step starts from";
@@ -444,6 +474,15 @@ codes! {
     PortBroke "port_broke" Upstream Useful
         "the server on this port disconnected or does not speak HTTP"
         "check the server's output; for other protocols use a raw port: POST …/ports/{port}/listen (sandkeep port --raw)";
+    NetworkNotAsked "network_not_asked" Precondition Useless
+        "the destination cannot be asked for"
+        "see the detail: a policy with on_deny: ask lets a sandbox ask; what the operator denies, nobody can allow";
+    GatewayFailed "gateway_failed" Internal Useful
+        "the network of the sandbox cannot be opened"
+        "see the detail and the daemon's log; a sandbox with network: none needs no gateway";
+    SecretsUnreadable "secrets_unreadable" Internal Useless
+        "the secrets of the sandbox cannot be encrypted or decrypted"
+        "see the detail: the key in the data directory or the KMS command may be missing; create the sandbox again with its secrets";
     ShuttingDown "shutting_down" Unavailable Useful
         "the daemon is shutting down"
         "try again when it is back";

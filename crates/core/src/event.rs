@@ -16,9 +16,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::api::ExecStatus;
+use crate::network::Choice;
 use crate::{
-    ExecId, KeyId, Operation, Owner, SandboxId, Scope, SnapshotId, SnapshotName, State, Status,
-    WebhookId,
+    CodebaseId, CodebaseName, ExecId, KeyId, Operation, Owner, SandboxId, Scope, SnapshotId,
+    SnapshotName, State, Status, TraceParent, WebhookId,
 };
 
 pub use cloud::CloudEvent;
@@ -87,6 +88,10 @@ pub struct Event {
     pub subject: Subject,
     #[serde(flatten)]
     pub kind: EventKind,
+    /// The W3C trace context of the request that led to it, if its caller sent one or its trace is exported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub traceparent: Option<TraceParent>,
 }
 
 /// Whom an event is about.
@@ -142,6 +147,19 @@ pub enum EventKind {
     /// The files of a sandbox are as they were at a snapshot. `state` is the state that it is in now.
     #[serde(rename = "sandbox.rolled_back")]
     SandboxRolledBack { name: SnapshotName, state: State },
+    /// Some files of a sandbox are as they were at a snapshot. `paths` has the first of `count`.
+    #[serde(rename = "sandbox.reverted")]
+    SandboxReverted {
+        name: SnapshotName,
+        paths: Vec<String>,
+        count: u64,
+        /// The user who asked for it.
+        by: String,
+    },
+    /// A file of a sandbox was changed from outside, or by a tool that works on files. Commands are execs, and what
+    /// they change is not in here.
+    #[serde(rename = "file.changed")]
+    FileChanged(FileChanged),
     /// Files were to become what they were at a snapshot, and only some did, or none.
     #[serde(rename = "sandbox.revert_failed")]
     SandboxRevertFailed { reason: String },
@@ -203,6 +221,12 @@ pub enum EventKind {
     /// A template was deleted.
     #[serde(rename = "template.removed")]
     TemplateRemoved { name: String, shared: bool },
+    /// A codebase was made, with what was to be in it.
+    #[serde(rename = "codebase.created")]
+    CodebaseCreated { codebase: CodebaseId, name: CodebaseName },
+    /// A codebase and everything in it is gone.
+    #[serde(rename = "codebase.deleted")]
+    CodebaseDeleted { codebase: CodebaseId, name: CodebaseName },
     /// An API key was made. The owner is the one it acts for.
     #[serde(rename = "key.created")]
     KeyCreated { key: KeyId, scopes: Vec<Scope> },
@@ -213,6 +237,31 @@ pub enum EventKind {
     /// within a moment are one event; `count` is how many there were since the one before.
     #[serde(rename = "policy.refused")]
     PolicyRefused { code: String, count: u64 },
+    /// The policy of a sandbox, or its secrets, were changed.
+    #[serde(rename = "network.changed")]
+    NetworkChanged {},
+    /// A sandbox wanted to reach a destination that its policy refuses. Refusals of one destination within a minute are
+    /// one event; `count` is how many there were since the one before. A host `*` stands for further destinations.
+    #[serde(rename = "network.denied")]
+    NetworkDenied {
+        host: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        port: Option<u16>,
+        reason: String,
+        count: u64,
+    },
+    /// A connection waits for a decision of the owner, or an agent asks for a destination and says why.
+    #[serde(rename = "network.requested")]
+    NetworkRequested {
+        request: u64,
+        host: String,
+        port: u16,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    /// The owner decided about a request.
+    #[serde(rename = "network.decided")]
+    NetworkDecided { request: u64, host: String, port: u16, choice: Choice },
     /// A webhook was registered.
     #[serde(rename = "webhook.created")]
     WebhookCreated { webhook: WebhookId },
@@ -222,6 +271,48 @@ pub enum EventKind {
     /// Deliveries to a webhook stopped, because they failed for too long or the receiver answered 410.
     #[serde(rename = "webhook.disabled")]
     WebhookDisabled { webhook: WebhookId, reason: String },
+}
+
+/// A change of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FileChanged {
+    pub change: FileChangeKind,
+    /// As it was named; a long one is cut off.
+    pub path: String,
+    /// The new path of what was moved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// The user who asked for it.
+    pub by: String,
+    /// The tool that did it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+}
+
+/// What was done to a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FileChangeKind {
+    Written,
+    Deleted,
+    DirectoryMade,
+    Moved,
+    ModeChanged,
+    /// An archive was unpacked into this directory.
+    Unpacked,
+}
+
+impl FileChangeKind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Written => "written",
+            Self::Deleted => "deleted",
+            Self::DirectoryMade => "directory made",
+            Self::Moved => "moved",
+            Self::ModeChanged => "mode changed",
+            Self::Unpacked => "unpacked",
+        }
+    }
 }
 
 /// A snapshot that was made.
@@ -236,7 +327,7 @@ pub struct SnapshotMade {
 
 impl EventKind {
     /// The name of every kind.
-    pub const NAMES: [&'static str; 24] = [
+    pub const NAMES: [&'static str; 32] = [
         "sandbox.created",
         "sandbox.started",
         "sandbox.stopped",
@@ -244,6 +335,8 @@ impl EventKind {
         "sandbox.resumed",
         "sandbox.failed",
         "sandbox.rolled_back",
+        "sandbox.reverted",
+        "file.changed",
         "sandbox.revert_failed",
         "sandbox.forked",
         "sandbox.destroyed",
@@ -255,9 +348,15 @@ impl EventKind {
         "exec.ended",
         "template.created",
         "template.removed",
+        "codebase.created",
+        "codebase.deleted",
         "key.created",
         "key.revoked",
         "policy.refused",
+        "network.changed",
+        "network.denied",
+        "network.requested",
+        "network.decided",
         "webhook.created",
         "webhook.deleted",
         "webhook.disabled",
@@ -273,6 +372,8 @@ impl EventKind {
             Self::SandboxResumed { .. } => "sandbox.resumed",
             Self::SandboxFailed { .. } => "sandbox.failed",
             Self::SandboxRolledBack { .. } => "sandbox.rolled_back",
+            Self::SandboxReverted { .. } => "sandbox.reverted",
+            Self::FileChanged(_) => "file.changed",
             Self::SandboxRevertFailed { .. } => "sandbox.revert_failed",
             Self::SandboxForked { .. } => "sandbox.forked",
             Self::SandboxDestroyed { .. } => "sandbox.destroyed",
@@ -284,9 +385,15 @@ impl EventKind {
             Self::ExecEnded { .. } => "exec.ended",
             Self::TemplateCreated { .. } => "template.created",
             Self::TemplateRemoved { .. } => "template.removed",
+            Self::CodebaseCreated { .. } => "codebase.created",
+            Self::CodebaseDeleted { .. } => "codebase.deleted",
             Self::KeyCreated { .. } => "key.created",
             Self::KeyRevoked { .. } => "key.revoked",
             Self::PolicyRefused { .. } => "policy.refused",
+            Self::NetworkChanged {} => "network.changed",
+            Self::NetworkDenied { .. } => "network.denied",
+            Self::NetworkRequested { .. } => "network.requested",
+            Self::NetworkDecided { .. } => "network.decided",
             Self::WebhookCreated { .. } => "webhook.created",
             Self::WebhookDeleted { .. } => "webhook.deleted",
             Self::WebhookDisabled { .. } => "webhook.disabled",
@@ -329,6 +436,8 @@ impl EventKind {
             Self::SandboxFailed { .. } => Some(State::Failed),
             Self::SandboxRolledBack { state, .. } => Some(*state),
             Self::SandboxForked { .. }
+            | Self::SandboxReverted { .. }
+            | Self::FileChanged(_)
             | Self::SandboxRevertFailed { .. }
             | Self::SandboxDestroyed { .. }
             | Self::SnapshotCreated(_)
@@ -339,9 +448,15 @@ impl EventKind {
             | Self::ExecEnded { .. }
             | Self::TemplateCreated { .. }
             | Self::TemplateRemoved { .. }
+            | Self::CodebaseCreated { .. }
+            | Self::CodebaseDeleted { .. }
             | Self::KeyCreated { .. }
             | Self::KeyRevoked { .. }
             | Self::PolicyRefused { .. }
+            | Self::NetworkChanged {}
+            | Self::NetworkDenied { .. }
+            | Self::NetworkRequested { .. }
+            | Self::NetworkDecided { .. }
             | Self::WebhookCreated { .. }
             | Self::WebhookDeleted { .. }
             | Self::WebhookDisabled { .. } => None,

@@ -124,6 +124,13 @@ id!(
     "^up[a-z2-7]{26}$"
 );
 
+id!(
+    /// Identifies one codebase permanently.
+    CodebaseId,
+    "cb",
+    "^cb[a-z2-7]{26}$"
+);
+
 impl ProcessId {
     /// The process id of an exec.
     pub fn of(exec: &ExecId) -> Self {
@@ -136,7 +143,7 @@ impl ProcessId {
     }
 }
 
-fn random_id(prefix: &str) -> String {
+pub(crate) fn random_id(prefix: &str) -> String {
     let mut bytes = [0u8; 16];
     getrandom::fill(&mut bytes).expect("the kernel's random source always answers once booted");
     let mut bits = u128::from_le_bytes(bytes);

@@ -14,6 +14,7 @@ pub mod api;
 mod caller_id;
 mod causes;
 mod code;
+mod codebase;
 pub mod event;
 pub mod excerpt;
 pub mod failpoint;
@@ -29,6 +30,7 @@ mod port;
 mod process;
 #[cfg(any(test, feature = "conformance"))]
 pub mod promises;
+pub mod rules;
 mod sandbox_name;
 mod signal;
 mod slot;
@@ -38,12 +40,17 @@ mod spec;
 mod state;
 mod template_name;
 mod terms;
+mod trace;
 
 pub use caller_id::{IdempotencyKey, InvalidCallerId, ToolCallId};
 pub use causes::with_causes;
 pub use code::{Code, Kind};
+pub use codebase::{
+    CodebaseMode, CodebaseMount, CodebaseName, CodebaseRef, DEFAULT_MOUNT, InvalidCodebaseName,
+};
 pub use id::{
-    ExecId, ImportId, InvalidId, ProcessId, SandboxId, ShellId, SnapshotId, UploadId, WebhookId,
+    CodebaseId, ExecId, ImportId, InvalidId, ProcessId, SandboxId, ShellId, SnapshotId, UploadId,
+    WebhookId,
 };
 pub use image::{ImageDefaults, PinnedImage};
 pub use key_id::{InvalidKeyId, KeyId};
@@ -67,3 +74,4 @@ pub use state::{
 };
 pub use template_name::{InvalidTemplateName, TemplateName};
 pub use terms::{OnTimeout, Terms, TermsPatch, Timeouts};
+pub use trace::{InvalidTraceParent, SpanId, TraceId, TraceParent};

@@ -1,32 +1,50 @@
 //! All limits in one place: sizes, counts, timeouts. Names of numbers end with their unit; timeouts are `Duration`s.
 
+mod agentfense;
 mod audit;
 mod bench;
+mod caught;
 mod client;
+mod codebases;
 mod connect;
+mod egress;
 mod engines;
 mod events;
+mod grpc;
 mod host;
 mod messages;
 mod nats;
 mod network;
+mod network_use;
 mod pool;
+mod race;
+mod rules;
+mod traces;
 mod volumes;
 mod workspace;
 
 use std::time::Duration;
 
+pub use agentfense::*;
 pub use audit::*;
 pub use bench::*;
+pub use caught::*;
 pub use client::*;
+pub use codebases::*;
 pub use connect::*;
+pub use egress::*;
 pub use engines::*;
 pub use events::*;
+pub use grpc::*;
 pub use host::*;
 pub use messages::*;
 pub use nats::*;
 pub use network::*;
+pub use network_use::*;
 pub use pool::*;
+pub use race::*;
+pub use rules::*;
+pub use traces::*;
 pub use volumes::*;
 pub use workspace::*;
 
@@ -47,6 +65,11 @@ pub const STDIN_PAUSE: Duration = Duration::from_secs(10);
 pub const EXEC_END_TOLD: Duration = Duration::from_secs(5);
 /// How long a refused upload is drained, so that the client reads our error.
 pub const REFUSED_UPLOAD_READ: Duration = Duration::from_secs(20);
+
+/// How much of a request that is answered already is still read, and for how long, so that its connection can be used
+/// for the next one.
+pub const UNREAD_MAX_BYTES: usize = MIB as usize;
+pub const UNREAD_READ: Duration = Duration::from_secs(5);
 /// How long a client may take to send the body, and the headers, of a request.
 pub const BODY_READ: Duration = Duration::from_secs(60);
 pub const HEADERS_READ: Duration = Duration::from_secs(60);

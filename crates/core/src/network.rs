@@ -13,12 +13,14 @@
 //! [`Policy::check`] and [`ceiling`].
 
 pub mod ceiling;
+mod decision;
 mod entry;
 mod host;
 mod patch;
 mod presets;
 mod requests;
 mod secret;
+mod terms;
 #[cfg(test)]
 mod tests;
 
@@ -30,12 +32,14 @@ use utoipa::ToSchema;
 use crate::{InvalidSpec, limits};
 
 pub use ceiling::{Admin, OverCeiling};
+pub use decision::{Choice, Decision, DecisionKind, NetworkUsage, NetworkVerdict, PendingRequest};
 pub use entry::{Entry, EntryProblem, InvalidEntry, IpRange, Target};
 pub use host::{DEFAULT_PORTS, host_name};
 pub use patch::NetworkPatch;
 pub use presets::{InvalidPreset, Presets};
 pub use requests::{InvalidRequests, Methods, Requests};
 pub use secret::{SecretDraft, SecretValue, check_secrets};
+pub use terms::{NetworkTerms, Prepared, SecretTerms};
 
 /// The network of a sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -108,15 +112,18 @@ impl NetworkLimits {
         *self == Self::default()
     }
 
-    fn check(&self) -> Result<(), String> {
-        let zero = |name: &str| format!("limits.{name}: 0 allows nothing; leave it out for none");
+    fn check(&self) -> Result<(), InvalidSpec> {
+        let field = "network.limits";
+        let zero = |name: &str| {
+            Err(wrong(field, format!("limits.{name}: 0 allows nothing; leave it out for none")))
+        };
         let max = limits::NETWORK_CONNECTIONS_MAX;
         match self {
-            Self { connections: Some(0), .. } => Err(zero("connections")),
-            Self { bytes_per_sec: Some(0), .. } => Err(zero("bytes_per_sec")),
-            Self { bytes_total: Some(0), .. } => Err(zero("bytes_total")),
+            Self { connections: Some(0), .. } => zero("connections"),
+            Self { bytes_per_sec: Some(0), .. } => zero("bytes_per_sec"),
+            Self { bytes_total: Some(0), .. } => zero("bytes_total"),
             Self { connections: Some(asked), .. } if *asked > max => {
-                Err(format!("limits.connections: {asked} is more than {max}"))
+                Err(wrong(field, format!("limits.connections: {asked} is more than {max}")))
             }
             Self { .. } => Ok(()),
         }
@@ -164,7 +171,7 @@ impl Policy {
             let problem = format!("{entry}: an entry of deny has no rules for requests");
             return Err(wrong("network.deny", problem));
         }
-        self.limits.check().map_err(|problem| wrong("network.limits", problem))
+        self.limits.check()
     }
 
     /// Whether `allow` has an entry for this destination, and `deny` has none: for checks before a policy is in force.

@@ -70,8 +70,8 @@ pub enum Origin {
 }
 
 impl SourceDraft {
-    /// Whether it is well-formed. The broker checks whether the source exists.
-    pub(super) fn check(&self) -> Result<Source, InvalidSpec> {
+    /// The one source that is given.
+    pub fn origin(&self) -> Result<Origin, InvalidSpec> {
         let mut given = [
             self.dir.clone().map(Origin::Dir),
             self.git.clone().map(Origin::Git),
@@ -82,6 +82,12 @@ impl SourceDraft {
         let (Some(origin), None) = (given.next(), given.next()) else {
             return Err(wrong("source", "give one of dir, git and upload"));
         };
+        Ok(origin)
+    }
+
+    /// Whether it is well-formed. The broker checks whether the source exists.
+    pub(super) fn check(&self) -> Result<Source, InvalidSpec> {
+        let origin = self.origin()?;
         let path = match &self.path {
             Some(path) => destination(path)?,
             None => match origin.name() {

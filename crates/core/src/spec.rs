@@ -10,7 +10,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::codebase::{self, CodebaseMode, CodebaseMount, CodebaseRef, DEFAULT_MOUNT};
 use super::image::{ImageDefaults, PinnedImage};
+use super::network::{Network, SecretDraft};
+use super::rules::RulesDraft;
 use super::sandbox_name::SandboxName;
 use super::slot::SlotName;
 use super::source::{HOME, Source, SourceDraft};
@@ -106,6 +109,9 @@ pub struct Spec {
     snapshot_tool_calls: bool,
     #[serde(default, skip_serializing_if = "FileLocation::is_storage")]
     keeper: FileLocation,
+    /// What is mounted in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    codebase: Option<CodebaseMount>,
 }
 
 impl Spec {
@@ -146,11 +152,16 @@ impl Spec {
         self.image.as_ref()?.defaults.as_ref()
     }
 
-    /// Where commands run that name no directory: in the workspace, else where the image says. Without either it is
-    /// the home of whoever runs them.
+    pub fn codebase(&self) -> Option<&CodebaseMount> {
+        self.codebase.as_ref()
+    }
+
+    /// Where commands run that name no directory: in the codebase, else in the workspace, else where the image says.
+    /// Without any it is the home of whoever runs them.
     pub fn workdir(&self) -> Option<&str> {
+        let codebase = self.codebase.as_ref().map(|codebase| codebase.path.as_str());
         let workspace = self.source.as_ref().map(|source| source.path.as_str());
-        workspace.or_else(|| Some(self.image_defaults()?.workdir.as_str()))
+        codebase.or(workspace).or_else(|| Some(self.image_defaults()?.workdir.as_str()))
     }
 
     /// A path as its caller means it: a relative one begins in the working directory.
@@ -176,6 +187,11 @@ impl Spec {
     /// The same, with another keeper of its files.
     pub fn kept_by(self, keeper: FileLocation) -> Self {
         Self { keeper, ..self }
+    }
+
+    /// The same with a codebase.
+    pub fn with_codebase(self, codebase: CodebaseMount) -> Self {
+        Self { codebase: Some(codebase), ..self }
     }
 
     /// The same, for a step of a build.
@@ -242,6 +258,27 @@ pub struct SpecDraft {
     /// A workspace, present before the first command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<SourceDraft>,
+    /// What it may reach: `none`, the default, `open`, or a policy. It can be changed later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
+    /// Secrets, by the environment variable in which its commands find a placeholder. The value is put in place of that
+    /// in the headers of requests to these hosts, outside of the sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secrets: Option<BTreeMap<String, SecretDraft>>,
+    /// Id or name of a codebase to mount. Commands run there unless they name another directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub codebase: Option<CodebaseRef>,
+    /// Where the codebase is mounted; `/workspace` by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 1024)]
+    pub mount: Option<String>,
+    /// Whether the sandbox works on the codebase itself, the default, or on a copy of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub codebase_mode: Option<CodebaseMode>,
+    /// What the sandbox may do with the codebase: a preset, a list of rules, or both. Default: everything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<RulesDraft>)]
+    pub rules: Option<RulesDraft>,
 }
 
 impl fmt::Debug for SpecDraft {
@@ -263,6 +300,12 @@ impl fmt::Debug for SpecDraft {
             .field("max_snapshots", &self.max_snapshots)
             .field("snapshot_tool_calls", &self.snapshot_tool_calls)
             .field("source", &self.source)
+            .field("network", &self.network)
+            .field("secrets", &self.secrets)
+            .field("codebase", &self.codebase)
+            .field("mount", &self.mount)
+            .field("codebase_mode", &self.codebase_mode)
+            .field("rules", &self.rules)
             .finish()
     }
 }
@@ -321,7 +364,27 @@ impl SpecDraft {
             purpose: Purpose::Use,
             snapshot_tool_calls: self.snapshot_tool_calls.unwrap_or_default(),
             keeper: FileLocation::default(),
+            codebase: None,
         })
+    }
+
+    /// Where the codebase of this request is to be mounted, if it names one.
+    pub fn codebase_path(&self) -> Result<Option<String>, InvalidSpec> {
+        if self.codebase.is_some() {
+            return codebase::mount_path(self.mount.as_deref().unwrap_or(DEFAULT_MOUNT)).map(Some);
+        }
+        let alone = [
+            ("mount", self.mount.is_some()),
+            ("codebase_mode", self.codebase_mode.is_some()),
+            ("rules", self.rules.is_some()),
+        ];
+        match alone.into_iter().find(|(_, given)| *given) {
+            None => Ok(None),
+            Some((field, _)) => {
+                let problem = "it says how a codebase is mounted, and no codebase is named";
+                Err(InvalidSpec { field, problem: problem.to_owned() })
+            }
+        }
     }
 }
 

@@ -9,6 +9,8 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
+use super::network::NetworkTerms;
+use super::rules::RulesDraft;
 use super::sandbox_name::SandboxName;
 use super::spec::{InvalidSpec, SpecDraft, check_labels};
 use crate::limits;
@@ -40,6 +42,12 @@ pub struct Terms {
     /// Maximum number of its snapshots; default: the daemon's maximum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_snapshots: Option<usize>,
+    /// What it may reach.
+    #[serde(default, skip_serializing_if = "NetworkTerms::is_default")]
+    pub network: NetworkTerms,
+    /// What it may do with its codebase; everything, if there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rules: Option<RulesDraft>,
 }
 
 /// Limits of sandbox lifetimes. `None` means unlimited.
@@ -149,6 +157,12 @@ impl SpecDraft {
             idle_timeout_secs: self.idle_timeout_secs.or(secs(bounds.default_idle_timeout)),
             on_timeout: self.on_timeout.unwrap_or_default(),
             max_snapshots: self.max_snapshots,
+            network: NetworkTerms::asked(
+                self.network.as_ref(),
+                self.secrets.as_ref(),
+                self.env.as_ref(),
+            )?,
+            rules: self.rules.clone(),
         };
         terms.check()?;
         bounds.check(&terms)?;
@@ -208,6 +222,8 @@ mod tests {
             idle_timeout_secs: Some(30),
             on_timeout: OnTimeout::Stop,
             max_snapshots: Some(3),
+            network: NetworkTerms::default(),
+            rules: None,
         };
         let after = |text: &str| before.patched(&patch(text), &FREE).expect("valid");
         assert_eq!(after("{}"), before);

@@ -8,27 +8,24 @@
 //!
 //! A message is at most 16 MiB, as it is sent and decompressed. `Connect-Timeout-Ms` is a deadline for the whole call.
 
-mod code;
 mod message;
 
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, Request};
-use axum::http::request::Parts;
+use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::Stream;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use crate::kit::Refusal;
 use crate::kit::frames::{Envelope, connect};
 use sandkeep_core::limits::CONNECT_TIMEOUT_MAX_DIGITS;
 
-pub use code::Code;
+pub use crate::rpc::{Code, Deadline};
 pub use message::{Message, StreamMessage};
 
 /// How a call is answered.
@@ -92,57 +89,30 @@ fn stream_answer(body: Body) -> Response {
     (StatusCode::OK, headers, body).into_response()
 }
 
-/// When a call is to be over, if its client said so.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Deadline(Option<(Duration, Instant)>);
-
-impl Deadline {
-    fn of(headers: &HeaderMap) -> Result<Self, Refusal> {
-        let Some(value) = headers.get("connect-timeout-ms") else { return Ok(Self(None)) };
-        let text = value.to_str().unwrap_or_default();
-        let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-        let millis = match digits && (1..=CONNECT_TIMEOUT_MAX_DIGITS).contains(&text.len()) {
-            true => text.parse().ok(),
-            false => None,
-        };
-        let Some(millis) = millis else {
-            let problem = "expected at most ten digits".to_owned();
-            return Err(Refusal::BodyMalformed {
-                field: Some("Connect-Timeout-Ms".to_owned()),
-                problem,
-            });
-        };
-        let after = Duration::from_millis(millis);
-        Ok(Self(Some((after, Instant::now() + after))))
-    }
-
-    /// Gives the work up when its time is over.
-    pub async fn within<T>(self, work: impl Future<Output = T>) -> Result<T, Refusal> {
-        let Some((after, at)) = self.0 else { return Ok(work.await) };
-        let done = tokio::time::timeout_at(at, work).await;
-        done.map_err(|_elapsed| Refusal::DeadlineExceeded { after })
-    }
-}
-
-/// Leaves the deadline with the request, and holds the call to it until its answer begins. A stream goes on after that:
-/// its handler takes the deadline from the request.
-pub async fn keep_deadline(mut request: Request, next: Next) -> Response {
-    let deadline = match Deadline::of(request.headers()) {
-        Ok(deadline) => deadline,
-        Err(refusal) => return refusal.into_response(),
+/// What `Connect-Timeout-Ms` says.
+fn deadline(headers: &HeaderMap) -> Result<Deadline, Refusal> {
+    let Some(value) = headers.get("connect-timeout-ms") else { return Ok(Deadline::none()) };
+    let text = value.to_str().unwrap_or_default();
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    let millis = match digits && (1..=CONNECT_TIMEOUT_MAX_DIGITS).contains(&text.len()) {
+        true => text.parse().ok(),
+        false => None,
     };
-    request.extensions_mut().insert(deadline);
-    match deadline.within(next.run(request)).await {
-        Ok(answer) => answer,
-        Err(refusal) => refusal.into_response(),
-    }
+    let Some(millis) = millis else {
+        let problem = "expected at most ten digits".to_owned();
+        return Err(Refusal::BodyMalformed {
+            field: Some("Connect-Timeout-Ms".to_owned()),
+            problem,
+        });
+    };
+    Ok(Deadline::after(Duration::from_millis(millis)))
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Deadline {
-    type Rejection = std::convert::Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Self::Rejection> {
-        Ok(parts.extensions.get().copied().unwrap_or_default())
+/// Holds a call to its deadline.
+pub async fn keep_deadline(request: Request, next: Next) -> Response {
+    match deadline(request.headers()) {
+        Ok(deadline) => deadline.keep(request, next).await,
+        Err(refusal) => refusal.into_response(),
     }
 }
 
@@ -155,20 +125,13 @@ mod tests {
         let of = |text: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert("connect-timeout-ms", text.parse().expect("a value"));
-            Deadline::of(&headers)
+            deadline(&headers)
         };
-        assert!(matches!(of("30000"), Ok(Deadline(Some((after, _)))) if after.as_secs() == 30));
+        let is_30 = |deadline: Deadline| deadline.time().is_some_and(|time| time.as_secs() == 30);
+        assert!(of("30000").is_ok_and(is_30));
         for wrong in ["", "-1", "+1", "1.5", "12345678901", "soon"] {
             assert!(of(wrong).is_err(), "{wrong:?} was accepted");
         }
-        assert!(matches!(Deadline::of(&HeaderMap::new()), Ok(Deadline(None))));
-    }
-
-    #[tokio::test]
-    async fn work_is_given_up_at_its_deadline() {
-        let deadline = Deadline(Some((Duration::ZERO, Instant::now())));
-        let given_up = deadline.within(std::future::pending::<()>()).await;
-        assert!(matches!(given_up, Err(Refusal::DeadlineExceeded { .. })));
-        assert!(matches!(Deadline(None).within(async { 1 }).await, Ok(1)));
+        assert!(deadline(&HeaderMap::new()).is_ok_and(|deadline| deadline.time().is_none()));
     }
 }

@@ -11,21 +11,26 @@
 //! docs/guides/flex.md.
 
 mod arguments;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 mod messages;
 mod processes;
 mod sessions;
 mod snapshots;
 mod tools;
 
-use axum::Router;
+use std::net::IpAddr;
+
 use axum::extract::Request;
 use axum::http::{HeaderValue, Uri};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::{Extension, Router};
 
 use crate::connect::{Code as ConnectCode, Failure, Form, keep_deadline};
 use crate::kit::{Dialect, Kit, Refusal};
+use sandkeep_audit::Effect;
 use sandkeep_broker::Broker;
 use sandkeep_core::{Code, Scope};
 
@@ -64,6 +69,18 @@ const METHODS: [&str; 16] = [
 struct Flex;
 
 impl Dialect for Flex {
+    fn name(&self) -> &'static str {
+        "flex"
+    }
+
+    /// Every method is a POST, so the method's name says it.
+    fn effect(&self, request: &Request) -> Effect {
+        match self.needs(request) {
+            None | Some(Scope::Read) => Effect::Reads,
+            Some(Scope::Write | Scope::Organization | Scope::Admin) => Effect::Changes,
+        }
+    }
+
     fn needs(&self, request: &Request) -> Option<Scope> {
         let method = request.uri().path().strip_prefix(SERVICE)?;
         let looks = READS.contains(&method);
@@ -146,9 +163,23 @@ fn routes() -> Router<Broker> {
         .route(HEALTH, get(health))
 }
 
+/// Where processes that are launched can be reached.
+#[derive(Clone, Copy)]
+struct LaunchAddress(IpAddr);
+
 /// This door, behind the gate.
-pub fn door(kit: &Kit) -> Router {
-    kit.door(Flex, routes()).layer(middleware::map_response(tell_version))
+pub fn door(kit: &Kit, launch_address: IpAddr) -> Router {
+    guarded(kit, routes(), launch_address)
+}
+
+/// This door on a listener where there is nothing else.
+pub fn alone(kit: &Kit, launch_address: IpAddr) -> Router {
+    guarded(kit, routes().fallback(no_method), launch_address)
+}
+
+fn guarded(kit: &Kit, routes: Router<Broker>, launch_address: IpAddr) -> Router {
+    let routes = routes.layer(Extension(LaunchAddress(launch_address)));
+    kit.door(Flex, routes).layer(middleware::map_response(tell_version))
 }
 
 /// The paths under which its requests are counted.

@@ -1,6 +1,7 @@
 //! All doors of the daemon together: one set of listeners, with every door behind each.
 
 use std::future::Future;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use axum::Router;
@@ -9,13 +10,15 @@ use tokio::net::TcpListener;
 use utoipa::openapi::path::PathItem;
 use utoipa_axum::router::OpenApiRouter;
 
+#[cfg(feature = "agentfense")]
+use crate::agentfense;
 use crate::auth::Auth;
 #[cfg(feature = "flex")]
 use crate::flex;
 use crate::kit::audit::Operations;
 use crate::kit::message::Messages;
 use crate::kit::tls::Tls;
-use crate::kit::{Kit, Listener, Origins, serve};
+use crate::kit::{Entrance, Kit, Listener, Origins, serve};
 #[cfg(feature = "mcp")]
 use crate::mcp;
 use crate::ports::{PortDoor, by_host};
@@ -34,9 +37,36 @@ pub struct Front {
     pub tls: Option<Arc<Tls>>,
     /// What the host names of ports end with.
     pub domain: String,
+    /// Where the processes that Flex launches are reached.
+    pub launch_address: IpAddr,
+    /// Doors with a listener of their own.
+    pub own: Vec<(OwnDoor, TcpListener)>,
+}
+
+/// A door that can have a listener of its own, beside that of all doors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnDoor {
+    #[cfg(feature = "flex")]
+    Flex,
+    #[cfg(feature = "agentfense")]
+    AgentFenseGrpc,
+    #[cfg(feature = "agentfense")]
+    AgentFenseRest,
 }
 
 impl Front {
+    /// Plain HTTP on one listener, for this machine.
+    pub fn new(auth: Arc<Auth>) -> Self {
+        Self {
+            auth,
+            origins: Origins::default(),
+            tls: None,
+            domain: "localhost".to_owned(),
+            launch_address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            own: Vec::new(),
+        }
+    }
+
     /// Serves until `shutdown` resolves, and then until all requests are answered or out of time.
     pub async fn serve(
         self,
@@ -45,21 +75,48 @@ impl Front {
         shutdown: impl Future<Output = ()>,
     ) {
         let kit = self.kit(broker);
-        let doors = doors(&kit, &self.ports(&kit), None);
-        serve(vec![Listener::Tcp(listener, self.tls)], kit, doors, shutdown).await;
+        let entrance = |listener, doors| {
+            let listener = Listener::Tcp(listener, self.tls.clone());
+            Entrance { listener, doors }
+        };
+        let mut entrances = vec![entrance(listener, self.doors(&kit, None))];
+        for (door, listener) in self.own {
+            let doors = match door {
+                #[cfg(feature = "flex")]
+                OwnDoor::Flex => {
+                    let door = flex::alone(&kit, self.launch_address);
+                    kit.around(door, flex::paths())
+                }
+                #[cfg(feature = "agentfense")]
+                OwnDoor::AgentFenseGrpc => {
+                    kit.around(agentfense::grpc(&kit), agentfense::grpc_paths())
+                }
+                #[cfg(feature = "agentfense")]
+                OwnDoor::AgentFenseRest => {
+                    kit.around(agentfense::gateway(&kit), agentfense::GATEWAY_PATHS)
+                }
+            };
+            entrances.push(entrance(listener, doors));
+        }
+        serve(entrances, kit, shutdown).await;
     }
 
     /// The Model Context Protocol for whoever started this process; `address` is where these doors are.
     #[cfg(feature = "mcp")]
-    pub fn mcp(&self, broker: Broker, address: std::net::SocketAddr) -> mcp::Mcp {
+    pub fn mcp(
+        &self,
+        broker: Broker,
+        address: std::net::SocketAddr,
+        default: sandkeep_core::SpecDraft,
+    ) -> mcp::Mcp {
         let kit = Kit::new(broker.clone(), Arc::clone(&self.auth), self.origins.clone());
-        mcp::Mcp::new(mcp::Direct::for_this_user(broker, self.ports(&kit), address))
+        mcp::Mcp::new(mcp::Direct::for_this_user(broker, self.ports(&kit), address, default))
     }
 
     /// These doors for requests that come as messages, and perhaps one that nothing else can come through.
     pub fn messages(&self, broker: Broker, more: Option<MessageDoor>) -> Messages {
         let kit = self.kit(broker);
-        let doors = doors(&kit, &self.ports(&kit), more);
+        let doors = self.doors(&kit, more);
         Messages::new(kit, doors)
     }
 
@@ -77,6 +134,32 @@ impl Front {
             proto: if self.tls.is_some() { "https" } else { "http" },
         })
     }
+
+    /// All doors behind one listener.
+    fn doors(&self, kit: &Kit, more: Option<MessageDoor>) -> Router {
+        let ports = &self.ports(kit);
+        let doors = rest::door(kit, ports);
+        #[cfg(feature = "urule")]
+        let doors = doors.merge(urule::door(kit));
+        #[cfg(feature = "flex")]
+        let doors = doors.merge(flex::door(kit, self.launch_address));
+        #[cfg(feature = "mcp")]
+        let doors = doors.merge(mcp::door(kit, ports));
+        let doors = match more {
+            Some(more) => doors.merge((more.routes)(kit)),
+            None => doors,
+        };
+        let (_, api) = described().split_for_parts();
+        let templates = api.paths.paths.keys().map(String::as_str).chain(PARTS);
+        #[cfg(feature = "mcp")]
+        let templates = templates.chain([mcp::PATH]);
+        #[cfg(feature = "flex")]
+        let templates = templates.chain(flex::paths());
+        let templates = templates.chain(more.into_iter().flat_map(|more| more.paths).copied());
+        // A request for the host of a port goes there, and no further.
+        kit.around(doors, templates)
+            .layer(axum::middleware::from_fn_with_state(Arc::clone(ports), by_host))
+    }
 }
 
 /// A door for messages alone: its routes, and their paths.
@@ -84,30 +167,6 @@ impl Front {
 pub struct MessageDoor {
     pub routes: fn(&Kit) -> Router,
     pub paths: &'static [&'static str],
-}
-
-fn doors(kit: &Kit, ports: &Arc<PortDoor>, more: Option<MessageDoor>) -> Router {
-    let doors = rest::door(kit, ports);
-    #[cfg(feature = "urule")]
-    let doors = doors.merge(urule::door(kit));
-    #[cfg(feature = "flex")]
-    let doors = doors.merge(flex::door(kit));
-    #[cfg(feature = "mcp")]
-    let doors = doors.merge(mcp::door(kit, ports));
-    let doors = match more {
-        Some(more) => doors.merge((more.routes)(kit)),
-        None => doors,
-    };
-    let (_, api) = described().split_for_parts();
-    let templates = api.paths.paths.keys().map(String::as_str).chain(PARTS);
-    #[cfg(feature = "mcp")]
-    let templates = templates.chain([mcp::PATH]);
-    #[cfg(feature = "flex")]
-    let templates = templates.chain(flex::paths());
-    let templates = templates.chain(more.into_iter().flat_map(|more| more.paths).copied());
-    // A request for the host of a port goes there, and no further.
-    kit.around(doors, templates)
-        .layer(axum::middleware::from_fn_with_state(Arc::clone(ports), by_host))
 }
 
 /// What the operations of all doors are called.

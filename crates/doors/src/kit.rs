@@ -31,7 +31,7 @@ mod reception;
 mod refusal;
 mod stream_lease;
 pub mod tls;
-pub mod trace;
+mod unread;
 pub mod who;
 
 use std::sync::Arc;
@@ -46,7 +46,7 @@ use sandkeep_broker::{Broker, telemetry::RouteTable};
 
 pub use dialect::{Dialect, effect_by_method, in_words, needed_by_method};
 pub use gate::{By, Caller, Connection, Gate, Known, Pass, Peer, SignedBy, Vouched};
-pub use listen::{Listener, serve};
+pub use listen::{Entrance, Listener, serve};
 pub use origins::{Origins, is_loopback_host};
 pub use refusal::Refusal;
 

@@ -13,6 +13,8 @@
 //! }
 //! ```
 
+#[cfg(feature = "agentfense")]
+mod agentfense;
 pub mod auth;
 pub mod commands;
 #[cfg(feature = "connect")]
@@ -20,12 +22,21 @@ mod connect;
 #[cfg(feature = "flex")]
 mod flex;
 mod front;
+#[cfg(feature = "grpc")]
+mod grpc;
+/// Doors for fuzzers.
+#[cfg(all(feature = "fuzzing", feature = "flex"))]
+pub mod fuzz {
+    pub use crate::flex::fuzz::stream_request;
+}
 pub mod kit;
 #[cfg(feature = "mcp")]
 pub mod mcp;
 pub mod ports;
 pub mod rest;
+#[cfg(any(feature = "connect", feature = "grpc"))]
+mod rpc;
 #[cfg(feature = "urule")]
 mod urule;
 
-pub use front::{Front, MessageDoor};
+pub use front::{Front, MessageDoor, OwnDoor};

@@ -24,6 +24,7 @@ mod tool;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -55,7 +56,8 @@ use sandkeep_audit::Effect;
 use sandkeep_broker::ToolName;
 use sandkeep_broker::parameter::{Kind, Need, Parameter, check};
 use sandkeep_core::api::{Problem, ToolEvent};
-use sandkeep_core::{SandboxId, limits};
+use sandkeep_core::{SandboxId, SpecDraft, limits};
+use sandkeep_traces::{Place, Step, step};
 
 /// The slot of the default sandbox, used by calls that name none.
 pub const DEFAULT_SLOT: &str = "mcp";
@@ -162,7 +164,7 @@ impl Dialect for McpDialect {
 /// MCP over HTTP, behind the gate.
 pub fn door(kit: &Kit, ports: &Arc<PortDoor>) -> Router {
     let (broker, ports) = (kit.broker.clone(), Arc::clone(ports));
-    let mcp = Mcp::new(Direct { broker, ports, usual: None });
+    let mcp = Mcp::new(Direct { broker, ports, usual: None, default: SpecDraft::default() });
     // The gate has checked `Host` and `Origin`, with the configured rules.
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
@@ -183,15 +185,57 @@ fn span_of(from: &Extensions) -> Span {
     kept.cloned().unwrap_or_else(Span::current)
 }
 
+fn all_tools() -> impl Iterator<Item = Tool> {
+    catalogue::offers().iter().map(|offer| offer.tool.clone()).chain(tool::tools())
+}
+
+/// A call as a step of a trace: of its own caller's, if `_meta` says so, otherwise of the HTTP request that carried it.
+fn step_of(name: &str, context: &RequestContext<RoleServer>) -> Step {
+    let around = span_of(&context.extensions);
+    let sent = context.meta.get_traceparent().and_then(|sent| sent.parse().ok());
+    match sent {
+        Some(sent) => {
+            let place = Place::of(Some(sent));
+            let span = tracing::info_span!(parent: &around, "call", trace_id = %place.own.trace);
+            Step::request(&span, place, || format!("tools/call {name}"))
+        }
+        None => around.in_scope(|| step!("call", "otel.name" = %format_args!("tools/call {name}"))),
+    }
+}
+
 /// The server of one connection or of one request; it has no state of its own.
 #[derive(Clone)]
 pub struct Mcp {
     backend: Arc<dyn Backend>,
+    /// The tools that are offered; all of them if `None`.
+    offered: Option<Arc<BTreeSet<String>>>,
+}
+
+/// A tool that does not exist was to be offered.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no tool {name:?}; there are {known}")]
+pub struct NoSuchTool {
+    name: String,
+    known: String,
 }
 
 impl Mcp {
     pub fn new(backend: impl Backend) -> Self {
-        Self { backend: Arc::new(backend) }
+        Self { backend: Arc::new(backend), offered: None }
+    }
+
+    /// The same with these tools only.
+    pub fn offering(self, names: BTreeSet<String>) -> Result<Self, NoSuchTool> {
+        let known = || all_tools().map(|tool| tool.name.into_owned());
+        if let Some(name) = names.iter().find(|name| !known().any(|known| known == **name)) {
+            let known = known().collect::<Vec<_>>().join(", ");
+            return Err(NoSuchTool { name: name.clone(), known });
+        }
+        Ok(Self { offered: Some(Arc::new(names)), ..self })
+    }
+
+    fn offers(&self, name: &str) -> bool {
+        self.offered.as_ref().is_none_or(|offered| offered.contains(name))
     }
 
     /// Executes a call; if the caller cancels it, everything it started is ended.
@@ -202,7 +246,8 @@ impl Mcp {
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, ErrorData> {
         let result = async {
-            match (catalogue::find(name), tool::find(name)) {
+            let call = catalogue::find(name).filter(|_| self.offers(name));
+            match (call, tool::find(name).filter(|_| self.offers(name))) {
                 (Some(offer), _) => Ok(self.call(offer, given, &context.extensions).await),
                 (None, Some(tool)) => Ok(self.tool(tool, given, context).await),
                 (None, None) => {
@@ -287,11 +332,14 @@ impl ServerHandler for Mcp {
         _page: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let calls = catalogue::offers().iter().map(|offer| offer.tool.clone());
-        Ok(ListToolsResult::with_all_items(calls.chain(tool::tools()).collect()))
+        let offered = all_tools().filter(|tool| self.offers(&tool.name));
+        Ok(ListToolsResult::with_all_items(offered.collect()))
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
+        if !self.offers(name) {
+            return None;
+        }
         let call = catalogue::find(name).map(|offer| offer.tool.clone());
         call.or_else(|| tool::find(name).map(tool::described))
     }
@@ -302,7 +350,9 @@ impl ServerHandler for Mcp {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let given = request.arguments.unwrap_or_default();
-        let span = span_of(&context.extensions);
+        let step = step_of(&request.name, &context);
+        let around = span_of(&context.extensions);
+        let span = if step.span().is_disabled() { around } else { step.span().clone() };
         let audited = audit::Audited::of(&request.name, &given, &context.extensions);
         let _room = match audited.admit() {
             Ok(room) => room,

@@ -3,6 +3,7 @@
 
 mod audit;
 mod builds;
+mod codebases;
 pub(super) mod diff;
 pub(super) mod docs_page;
 mod events;
@@ -14,11 +15,13 @@ mod import_events;
 mod keys;
 pub(super) mod known_execs;
 pub(super) mod listing;
+mod network;
 pub(super) mod openapi;
 pub(super) mod output;
 mod ports;
 pub mod problem;
 pub(super) mod processes;
+pub(super) mod races;
 pub(super) mod sandboxes;
 mod shells;
 pub(super) mod snapshots;
@@ -36,7 +39,8 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{Method, Uri};
-use axum::response::Response;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -48,7 +52,7 @@ use crate::ports::PortDoor;
 #[cfg(feature = "urule")]
 use crate::urule;
 use sandkeep_audit::Effect;
-use sandkeep_broker::{Abilities, Broker, RuntimeView};
+use sandkeep_broker::{Abilities, Broker, RuntimeView, error::Error};
 use sandkeep_core::Scope;
 use sandkeep_home::Battery;
 use sandkeep_runtime::Usable;
@@ -61,6 +65,9 @@ use openapi::Guarded;
 /// Public endpoints. `/readyz` returns more to authenticated callers.
 const PUBLIC: &[&str] =
     &["/healthz", "/readyz", "/docs", docs_page::STYLE, docs_page::SCRIPT, "/openapi.json"];
+
+/// The endpoints that an idempotency key works for.
+const KEYED: &[&str] = &["/api/v1/sandboxes", "/api/v1/sandboxes/{id}/fork"];
 
 /// Refusals as problems, and the credential schemes of our own clients.
 pub struct Rest;
@@ -108,8 +115,26 @@ pub fn door(kit: &Kit, ports: &Arc<PortDoor>) -> Router {
         .method_not_allowed_fallback(no_method)
         .layer(Extension(Arc::clone(ports)))
         .layer(Extension(kit.stop.clone()))
-        .layer(Extension(Arc::clone(&kit.gate.auth)));
+        .layer(Extension(Arc::clone(&kit.gate.auth)))
+        .layer(axum::middleware::from_fn(refuse_useless_key));
     kit.door(Rest, routes)
+}
+
+/// A caller that sends an idempotency key relies on it, so one that would have no effect is refused. What goes to a
+/// server inside a sandbox is that server's.
+async fn refuse_useless_key(request: Request, next: Next) -> Response {
+    let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    let useless = request.method() == Method::POST
+        && request.headers().contains_key(sandboxes::IDEMPOTENCY_KEY)
+        && !KEYED.contains(&route)
+        && !route.starts_with(ports::PREFIX)
+        && !route.is_empty();
+    if useless {
+        let problem = format!("only POST {} take one; leave it out", KEYED.join(" and POST "));
+        let refused = Error::InvalidField { field: "Idempotency-Key", problem };
+        return Refusal::from(refused).into_response();
+    }
+    next.run(request).await
 }
 
 /// Every operation, with its description.
@@ -129,6 +154,7 @@ pub fn routes() -> OpenApiRouter<Broker> {
         .routes(routes!(snapshots::seal_turn))
         .routes(routes!(snapshots::rollback))
         .routes(routes!(snapshots::fork))
+        .routes(routes!(races::race))
         .routes(routes!(snapshots::log))
         .routes(routes!(execs::create, known_execs::list))
         .routes(routes!(known_execs::get, known_execs::cancel))
@@ -161,7 +187,26 @@ pub fn routes() -> OpenApiRouter<Broker> {
         .routes(routes!(templates::upload))
         .routes(routes!(uploads::create))
         .routes(routes!(uploads::remove))
+        .routes(routes!(codebases::list, codebases::create))
+        .routes(routes!(codebases::get, codebases::delete))
+        .routes(routes!(codebases::size))
+        .routes(routes!(codebases::check))
+        .routes(routes!(codebases::diff))
+        .routes(routes!(codebases::read, codebases::write, codebases::remove))
+        .routes(routes!(codebases::stat))
+        .routes(routes!(codebases::list_files))
+        .routes(routes!(codebases::mkdir))
+        .routes(routes!(codebases::r#move))
+        .routes(routes!(codebases::download, codebases::unpack))
+        .routes(routes!(codebases::rules, codebases::replace_rules))
+        .routes(routes!(codebases::check_rules))
         .routes(routes!(builds::build))
+        .routes(routes!(network::get, network::amend))
+        .routes(routes!(network::log))
+        .routes(routes!(network::requests, network::ask))
+        .routes(routes!(network::decide))
+        .routes(routes!(network::suggest))
+        .routes(routes!(network::presets))
         .routes(routes!(runtimes))
         .routes(routes!(events::list))
         .routes(routes!(webhooks::list, webhooks::create))

@@ -5,6 +5,8 @@
 //!   lock                     flock; contains the daemon's pid
 //!   instance                 this directory's own random id
 //!   secret                   0600: the key that signs port tokens
+//!   secrets.key[.wrapped]    0600: the key that encrypts the secrets of sandboxes, or what a KMS command made of it
+//!   egress/                  the certificate authority of this daemon, for hosts whose requests it reads
 //!   registry.sqlite3         the state store
 //!   keys-required            exists from the first API key on, permanently
 //!   events/                  the event log of this node
@@ -17,6 +19,8 @@
 //!     execs/                 the journals of its execs
 //!     snapshots.json         a copy of the registry's records of its snapshots
 //!     timeline[.1]           its own part of the event log, one event per line
+//!     network.log[.1]        what was decided about its connections
+//!     secrets                0600: the values of its secrets, encrypted
 //!     start-up               its template's start command is due, with the exec's id
 //!     listening.json         which sockets of the host forward to which of its ports
 //!   quarantine/<name>        homes that could not be read; never deleted automatically
@@ -38,7 +42,10 @@ mod file;
 pub mod layout;
 mod listening;
 mod meta;
+pub mod network_log;
+mod rotating;
 mod sandbox_home;
+mod sealed;
 mod secret;
 mod start_up;
 mod survey;
@@ -49,6 +56,7 @@ pub use data_dir::{DataDir, DataDirError, Instance};
 pub use listening::{Listening, UntilOpen};
 pub use meta::{Meta, Phase, Unreadable};
 pub use sandbox_home::{Home, HomeState, make_directory};
+pub use sealed::{KEY_BYTES, StoredKey};
 pub use secret::Secret;
 pub use survey::names;
 pub use survey::{Survey, SurveyedHome, survey};
@@ -61,6 +69,8 @@ pub const KEYS_REQUIRED: &str = "keys-required";
 pub const GUEST_SOCKET: &str = "guest.sock";
 /// Records which sandboxes exist, if the daemon has no cgroups for that.
 pub const MADE: &str = "made";
+/// The directory of the sockets of servers that keep the rules of codebases.
+pub const RULES: &str = "rules";
 
 const LOCK: &str = "lock";
 const INSTANCE: &str = "instance";

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr};
 
 use serde::{Deserialize, Serialize};
 
@@ -12,13 +13,19 @@ use sandkeep_core::Port;
 
 const LISTENING: &str = "listening.json";
 
-/// A socket of the host, by its port, and the sandbox port that it forwards to.
+/// A socket of the host, by its address and port, and the sandbox port that it forwards to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listening {
     pub port: Port,
+    #[serde(default = "loopback")]
+    pub host: IpAddr,
     pub host_port: u16,
     #[serde(default)]
     pub until_open: UntilOpen,
+}
+
+fn loopback() -> IpAddr {
+    IpAddr::V4(Ipv4Addr::LOCALHOST)
 }
 
 /// What becomes of a connection while nothing in the sandbox listens on the port.

@@ -1,46 +1,22 @@
-//! The history of a sandbox, one event per line, in its home. It is copied from the event log, which is trimmed sooner,
-//! and never synced.
-//!
-//! A full file replaces the previous one: so at least one file of the most recent events is kept, and never more than
-//! two.
+//! The history of a sandbox, one event per line, in its home. It is copied from the event log, which is trimmed sooner.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::Path;
 
+use super::rotating::Rotating;
 use sandkeep_core::limits::TIMELINE_FILE_MAX_BYTES;
 
-const NOW: &str = "timeline";
-const BEFORE: &str = "timeline.1";
+const TIMELINE: Rotating =
+    Rotating { now: "timeline", before: "timeline.1", max_bytes: TIMELINE_FILE_MAX_BYTES };
 
 /// Appends a line. Does nothing if there is no home.
 pub fn append(home: &Path, line: &[u8]) -> io::Result<()> {
-    let path = home.join(NOW);
-    let mut options = OpenOptions::new();
-    let mut file = match options.append(true).create(true).mode(0o600).open(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        file => file?,
-    };
-    if file.metadata()?.len() >= TIMELINE_FILE_MAX_BYTES {
-        fs::rename(&path, home.join(BEFORE))?;
-        file = options.open(&path)?;
-    }
-    file.write_all(&[line, b"\n"].concat())
+    TIMELINE.append(home, line)
 }
 
 /// All lines, oldest first.
 pub fn read(home: &Path) -> io::Result<Vec<u8>> {
-    let mut lines = Vec::new();
-    for name in [BEFORE, NOW] {
-        match File::open(home.join(name)) {
-            // A line may exceed the remaining space, once.
-            Ok(file) => file.take(2 * TIMELINE_FILE_MAX_BYTES).read_to_end(&mut lines)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
-        };
-    }
-    Ok(lines)
+    TIMELINE.read(home)
 }
 
 #[cfg(test)]

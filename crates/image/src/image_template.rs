@@ -19,6 +19,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::identity::is_not_there;
+use super::resolver::{RESOLV_CONF, is_useless};
 use super::workdir::take_over;
 use super::{Contains, Template, host, host_name};
 use sandkeep_core::{Privilege, SandboxId};
@@ -30,7 +31,7 @@ fn files(id: &SandboxId) -> [(&'static str, String); 3] {
     [
         ("hosts", host_name::hosts(id)),
         ("hostname", host_name::host_name(id)),
-        ("resolv.conf", String::new()),
+        ("resolv.conf", RESOLV_CONF.to_owned()),
     ]
 }
 
@@ -111,6 +112,7 @@ fn add_to_etc(root: &Root, id: &SandboxId) -> io::Result<()> {
     for (name, text) in files(id) {
         let text = match etc.look(name)? {
             Seen::Nothing => text,
+            Seen::Text(found) if name == "resolv.conf" && is_useless(&found) => text,
             Seen::Text(found) => match host_name::renamed(&found, id) {
                 Some(renamed) => renamed,
                 None => continue,

@@ -1,5 +1,6 @@
 //! Templates: what sandboxes are created from.
 
+pub mod certificates;
 pub mod copying;
 mod host;
 mod host_name;
@@ -9,6 +10,7 @@ mod image_template;
 pub mod layer;
 pub mod manifest;
 pub mod recipe;
+mod resolver;
 pub mod source;
 mod workdir;
 pub mod workspace;

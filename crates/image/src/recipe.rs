@@ -12,7 +12,8 @@
 //! stage and yields the effect of each step, with all variables expanded. Two effects with the same [`Key`] produce the
 //! same files, so the second need not be executed.
 //!
-//! Invariant: everything in a file that is not understood is an error with its line; nothing is skipped silently.
+//! Invariant: everything in a file that is not understood is an error with its line; nothing is skipped silently. The
+//! few instructions that have no meaning here are skipped with a warning.
 //!
 //! Two labels express what Dockerfiles have no instruction for: [`START`], the command that runs in every sandbox of
 //! the template, and [`READY`], its readiness check.
@@ -94,6 +95,8 @@ pub enum Instruction {
     Cmd(Command),
     Entrypoint(Command),
     Shell(Vec<String>),
+    /// It has no meaning here; the text tells the person who builds.
+    Ignored(&'static str),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,14 +13,27 @@ const HANDSHAKE: u8 = 22;
 const SERVER_HELLO: u8 = 2;
 const MAJOR: u8 = 3;
 
-/// Reads a ClientHello for this host, of which `bytes` have already arrived: returns everything that was read, to be
-/// forwarded. `None` if it is something else, or for another host. If the host is an address, the message contains no
-/// name.
-pub async fn from_client(
+/// A ClientHello that was read, and not answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientHello {
+    /// Everything that was read, to be forwarded.
+    pub bytes: Vec<u8>,
+    /// The name that the client asks for, in lower case.
+    pub name: Option<String>,
+    /// The protocols that the client offers to speak, best first (ALPN).
+    pub protocols: Vec<Vec<u8>>,
+}
+
+/// Whether these bytes can be the beginning of a ClientHello.
+pub fn may_be_client(bytes: &[u8]) -> bool {
+    bytes.iter().zip([HANDSHAKE, MAJOR]).all(|(byte, expected)| *byte == expected)
+}
+
+/// Reads a ClientHello, of which `bytes` have already arrived. `None` if it is something else.
+pub async fn read_client(
     from: &mut (impl AsyncRead + Unpin),
     mut bytes: Vec<u8>,
-    host: &str,
-) -> io::Result<Option<Vec<u8>>> {
+) -> io::Result<Option<ClientHello>> {
     let (mut acceptor, mut fed) = (Acceptor::default(), 0);
     loop {
         while fed < bytes.len() {
@@ -32,13 +45,10 @@ pub async fn from_client(
                 Ok(None) => {}
                 Ok(Some(accepted)) => {
                     let hello = accepted.client_hello();
-                    let is_address =
-                        host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
-                    let meant = match hello.server_name() {
-                        Some(name) => name.eq_ignore_ascii_case(host),
-                        None => is_address,
-                    };
-                    return Ok(meant.then_some(bytes));
+                    let name = hello.server_name().map(str::to_ascii_lowercase);
+                    let protocols = hello.alpn().into_iter().flatten().map(<[u8]>::to_vec);
+                    let protocols = protocols.collect();
+                    return Ok(Some(ClientHello { bytes, name, protocols }));
                 }
                 Err(_) => return Ok(None),
             }
@@ -47,6 +57,22 @@ pub async fn from_client(
             return Ok(None);
         }
     }
+}
+
+/// Reads a ClientHello for this host, of which `bytes` have already arrived: returns everything that was read, to be
+/// forwarded. `None` if it is something else, or for another host. If the host is an address, the message contains no
+/// name.
+pub async fn from_client(
+    from: &mut (impl AsyncRead + Unpin),
+    bytes: Vec<u8>,
+    host: &str,
+) -> io::Result<Option<Vec<u8>>> {
+    let Some(hello) = read_client(from, bytes).await? else { return Ok(None) };
+    let meant = match hello.name {
+        Some(name) => name.eq_ignore_ascii_case(host),
+        None => host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok(),
+    };
+    Ok(meant.then_some(hello.bytes))
 }
 
 /// Reads the beginning of a ServerHello, to be forwarded; `None` if it is something else.

@@ -13,21 +13,25 @@
 mod address;
 mod allowed;
 pub mod crypto;
+pub mod dial;
 pub mod hello;
+pub mod resolve;
+mod roots;
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
 use std::sync::Arc;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use reqwest::redirect::Policy;
-use reqwest::{Certificate, Client, ClientBuilder, Response, Url};
+use reqwest::{Client, ClientBuilder, Response, Url};
 use tokio::net::TcpStream;
 
-use sandkeep_core::limits::{OUTGOING_CONNECT, OUTGOING_RESOLVE};
+use sandkeep_core::limits::OUTGOING_CONNECT;
 
+use resolve::Resolve as _;
+
+pub use address::{is_own, is_public};
 pub use allowed::{Allowed, InvalidAllowed};
+pub use roots::Roots;
 
 #[derive(Debug, thiserror::Error)]
 pub enum OutgoingError {
@@ -69,52 +73,6 @@ pub struct Outgoing {
     allow: Arc<[Allowed]>,
     roots: Roots,
 }
-
-/// Trusted CA certificates, besides those of this machine.
-#[derive(Clone, Debug, Default)]
-pub struct Roots {
-    certificates: Arc<[Certificate]>,
-    /// As read from the file.
-    pem: Arc<[u8]>,
-}
-
-impl Roots {
-    /// Reads certificates from a PEM file.
-    pub fn read(path: &Path) -> Result<Self, OutgoingError> {
-        let wrong = |problem: String| OutgoingError::Certificates {
-            path: path.display().to_string(),
-            problem,
-        };
-        let pem = std::fs::read(path).map_err(|e| wrong(e.to_string()))?;
-        let certificates = Certificate::from_pem_bundle(&pem)
-            .map_err(|e| wrong(sandkeep_core::with_causes(&e)))?;
-        match certificates.is_empty() {
-            true => Err(wrong("there is no certificate in it; it must be PEM".to_owned())),
-            false => Ok(Self { certificates: certificates.into(), pem: pem.into() }),
-        }
-    }
-
-    /// All CA certificates that outgoing connections trust, including those of this machine, as PEM: for a program that
-    /// connects by itself. Blocks.
-    pub fn all_as_pem(&self) -> Vec<u8> {
-        // If some of the machine's certificates cannot be read, the others still count.
-        let mut all = Vec::new();
-        for certificate in rustls_native_certs::load_native_certs().certs {
-            all.extend_from_slice(b"-----BEGIN CERTIFICATE-----\n");
-            let text = BASE64.encode(&certificate);
-            for line in text.as_bytes().chunks(PEM_LINE) {
-                all.extend_from_slice(line);
-                all.push(b'\n');
-            }
-            all.extend_from_slice(b"-----END CERTIFICATE-----\n");
-        }
-        all.extend_from_slice(&self.pem);
-        all
-    }
-}
-
-/// Line length in PEM.
-const PEM_LINE: usize = 64;
 
 /// An admitted URL, and its addresses.
 #[derive(Clone, Debug)]
@@ -201,16 +159,12 @@ impl Outgoing {
 }
 
 async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, OutgoingError> {
-    let failed = |source| OutgoingError::Resolve { host: host.to_owned(), source };
-    let looked_up = tokio::time::timeout(OUTGOING_RESOLVE, tokio::net::lookup_host((host, port)));
-    let addresses: Vec<SocketAddr> = match looked_up.await {
-        Ok(found) => found.map_err(failed)?.collect(),
-        Err(_) => return Err(failed(std::io::ErrorKind::TimedOut.into())),
+    let failed = |source: std::io::Error| match source.kind() {
+        std::io::ErrorKind::NotFound => OutgoingError::Unknown { host: host.to_owned() },
+        _ => OutgoingError::Resolve { host: host.to_owned(), source },
     };
-    match addresses.is_empty() {
-        true => Err(OutgoingError::Unknown { host: host.to_owned() }),
-        false => Ok(addresses),
-    }
+    let found = resolve::SystemResolver.resolve(host).await.map_err(failed)?;
+    Ok(found.into_iter().map(|address| SocketAddr::new(address, port)).collect())
 }
 
 impl CheckedUrl {
@@ -225,15 +179,7 @@ impl CheckedUrl {
 
     /// Connects to its addresses, and nowhere else. The protocol is up to the caller.
     pub async fn connect(&self) -> std::io::Result<TcpStream> {
-        let mut failed = std::io::ErrorKind::NotFound.into();
-        for address in &self.addresses {
-            match tokio::time::timeout(OUTGOING_CONNECT, TcpStream::connect(address)).await {
-                Ok(Ok(stream)) => return Ok(stream),
-                Ok(Err(error)) => failed = error,
-                Err(_) => failed = std::io::ErrorKind::TimedOut.into(),
-            }
-        }
-        Err(failed)
+        dial::dial(&self.addresses, OUTGOING_CONNECT).await
     }
 
     pub fn roots(&self) -> &Roots {
@@ -256,7 +202,7 @@ impl CheckedUrl {
             .referer(false)
             .connect_timeout(OUTGOING_CONNECT)
             .resolve_to_addrs(self.url.host_str().unwrap_or_default(), &self.addresses)
-            .tls_certs_merge(self.roots.certificates.iter().cloned())
+            .tls_certs_merge(self.roots.additional())
     }
 }
 

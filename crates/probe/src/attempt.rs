@@ -68,6 +68,9 @@ attempts! {
     Kernel {
         Capabilities "capabilities" "no capability beyond the few that package managers need, not even in the bounding set"
         RawSocket "raw-socket" "no packets past the network's own rules"
+        NetworkRules "network-rules" "the routes, addresses, packet filter and settings of its own network cannot be changed"
+        TransparentSocket "transparent-socket" "no socket takes connections that were made to another address"
+        ListenerPort "listener-port" "where a sandbox has a way out, nobody inside takes the ports of what catches its traffic"
         SocketProtocols "socket-protocols" "no protocol beyond TCP, UDP and ICMP, for which the kernel would load modules"
         Netlink "netlink" "no netlink beyond the sandbox's own routes and sockets: the host's events are not heard"
         SocketBuffers "socket-buffers" "the sizes of socket buffers cannot be raised past those of the sandbox's network"

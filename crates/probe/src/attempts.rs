@@ -8,6 +8,7 @@ mod guest;
 mod kernel;
 mod namespaces;
 mod network;
+mod own_network;
 mod posing;
 mod privileges;
 mod processes;
@@ -31,8 +32,8 @@ pub fn make(attempt: Attempt, scene: &Scene) -> Finding {
         Attempt::HostProcessSignal => processes::signaled(scene),
         Attempt::HostLoopback => network::host_loopback(scene),
         Attempt::AbstractSocket => network::abstract_socket(scene),
-        Attempt::ForeignAddress => network::foreign_address(),
-        Attempt::MetadataAddress => network::metadata_address(),
+        Attempt::ForeignAddress => network::foreign_address(scene),
+        Attempt::MetadataAddress => network::metadata_address(scene),
         Attempt::Dns => network::dns(scene),
         Attempt::InheritedDescriptors => processes::inherited_descriptors(scene),
         Attempt::GuestPtrace => guest::ptrace(),
@@ -51,6 +52,9 @@ pub fn make(attempt: Attempt, scene: &Scene) -> Finding {
         Attempt::SetuidFile => privileges::setuid_file(scene),
         Attempt::Capabilities => privileges::capabilities(),
         Attempt::RawSocket => network::raw_socket(),
+        Attempt::NetworkRules => own_network::rules(),
+        Attempt::TransparentSocket => own_network::transparent(),
+        Attempt::ListenerPort => own_network::listener_port(scene),
         Attempt::SocketProtocols => sockets::protocols(),
         Attempt::Netlink => sockets::netlink(),
         Attempt::SocketBuffers => sockets::buffers(),

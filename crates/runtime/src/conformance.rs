@@ -15,6 +15,8 @@ mod lab;
 mod layered;
 mod lifecycle;
 mod limits;
+mod mounts;
+mod network;
 mod ports;
 mod shells;
 mod terminals;
@@ -130,6 +132,14 @@ macro_rules! with_promises {
             ports::a_port_inside_carries_bytes_both_ways_to_their_ends,
             ports::a_closed_port_is_refused_at_once,
             ports::a_hundred_connections_do_not_disturb_each_other,
+            network::connections_and_queries_to_everywhere_are_caught,
+            network::everything_else_is_refused_at_once_and_loopback_is_its_own,
+            network::nobody_inside_changes_what_catches,
+            network::without_the_sockets_everything_out_is_refused_at_once,
+            network::new_sockets_replace_those_before_and_a_start_takes_none_away,
+            mounts::a_tree_of_the_host_is_mounted_or_refused,
+            mounts::a_tree_mounted_for_reading_is_not_written,
+            mounts::a_link_on_the_way_to_a_mount_is_not_followed,
             limits::a_memory_bomb_is_killed_and_named,
             limits::a_fork_bomb_stays_inside,
             limits::a_command_has_its_own_memory_limit_or_is_refused,

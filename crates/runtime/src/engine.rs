@@ -36,7 +36,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::OwnedMutexGuard;
 
-use super::grouped::{self, HostResources};
+use super::grouped::{self, HostResources, Networks};
 use super::{
     Capabilities, Death, Files, FoundSandbox, Lifetime, Plan, Runtime, RuntimeError, Stats,
 };
@@ -46,7 +46,7 @@ use live::Contained;
 use sandkeep_core::{SandboxId, limits};
 use sandkeep_guestlink::Guest;
 use sandkeep_home::HomeState;
-use sandkeep_sys::cgroup::Controllers;
+use sandkeep_sys::{cgroup::Controllers, egress::Sockets};
 use sandkeep_tree::RootKind;
 
 /// A container, as its engine describes it.
@@ -118,6 +118,7 @@ pub struct EngineRuntime<E> {
 struct Shared<E> {
     engine: E,
     host_resources: Arc<HostResources>,
+    networks: Networks,
     /// The instance whose containers are ours.
     instance: String,
     places: Mutex<HashMap<SandboxId, Arc<tokio::sync::Mutex<ContainerSlot>>>>,
@@ -133,7 +134,8 @@ impl<E: Engine> EngineRuntime<E> {
             NoEngine(format!("the guest cannot be put into the data directory: {error}"))
         })?;
         let instance = host_resources.instance().to_owned();
-        let shared = Shared { engine, host_resources, instance, places: Mutex::default() };
+        let (networks, places) = (Networks::of_root(), Mutex::default());
+        let shared = Shared { engine, host_resources, networks, instance, places };
         Ok(Arc::new(Self { shared: Arc::new(shared) }))
     }
 
@@ -352,7 +354,16 @@ impl<E: Engine> Runtime for EngineRuntime<E> {
 
     fn capabilities(&self) -> Capabilities {
         let limits = self.shared.engine.limits();
-        Capabilities { own_id_range: false, pause: true, ..grouped::capabilities(limits) }
+        Capabilities {
+            own_id_range: false,
+            pause: true,
+            network: self.check_network().is_ok(),
+            ..grouped::capabilities(limits)
+        }
+    }
+
+    fn check_network(&self) -> Result<(), RuntimeError> {
+        self.shared.networks.check(self.name())
     }
 
     /// An engine cannot map the ids of a volume, so it accepts no volume with shifted ids.
@@ -361,7 +372,7 @@ impl<E: Engine> Runtime for EngineRuntime<E> {
     }
 
     async fn create(&self, plan: &Plan) -> Result<(), RuntimeError> {
-        plan.check_files(self)?;
+        plan.check(self)?;
         if plan.lifetime == Lifetime::WithDaemon {
             let (runtime, what) = (self.name(), "end a sandbox with the program that made it");
             return Err(RuntimeError::Unsupported { runtime, what });
@@ -449,6 +460,14 @@ impl<E: Engine> Runtime for EngineRuntime<E> {
 
     async fn stats(&self, id: &SandboxId) -> Result<Stats, RuntimeError> {
         self.running(id).await?.stats().map_err(self.shared.failed("read its usage"))
+    }
+
+    async fn network(&self, id: &SandboxId) -> Result<Sockets, RuntimeError> {
+        self.check_network()?;
+        let live = self.running(id).await?;
+        let process = live.process().map_err(self.shared.failed("find its network"))?;
+        let caught = self.shared.networks.catch(process).await;
+        caught.map_err(self.shared.failed("catch what it sends out"))
     }
 
     async fn connect(&self, id: &SandboxId) -> Result<Arc<dyn Guest>, RuntimeError> {

@@ -9,6 +9,7 @@ mod host_resources;
 mod id_ranges;
 mod leaves;
 mod live;
+mod networks;
 mod parts;
 
 #[cfg(test)]
@@ -33,6 +34,7 @@ use sandkeep_guestlink::{
 use sandkeep_home::HomeState;
 use sandkeep_sys::{
     cgroup::{Controllers, GroupPlacement},
+    egress::Sockets,
     launcher::LauncherRights,
     pidfd,
 };
@@ -41,6 +43,7 @@ use sandkeep_tree::RootKind;
 pub use host_resources::{HostResources, IdRange, NoHostResources, end, limits_of};
 pub use leaves::Leaves;
 pub use live::Live;
+pub use networks::Networks;
 pub use parts::{Host, Parts, pieces, privilege, shm_bytes};
 
 /// A guest that was just started.
@@ -58,6 +61,8 @@ pub trait Starter: Send + Sync {
 
     /// Its capabilities, given the limits that the cgroups can enforce.
     fn capabilities(&self, limits: Controllers) -> Capabilities;
+
+    fn networks(&self) -> &Networks;
 
     /// Which of the sandbox's groups its processes are in.
     fn place(&self) -> GroupPlacement {
@@ -143,7 +148,7 @@ impl<S: Starter> GroupedRuntime<S> {
         self.live(id)?.ok_or_else(|| RuntimeError::NotRunning { id: id.clone() })
     }
 
-    fn guest_pid(&self, id: &SandboxId) -> io::Result<Option<u32>> {
+    pub(crate) fn guest_pid(&self, id: &SandboxId) -> io::Result<Option<u32>> {
         let pids = self.host_resources.cgroups().pids(id.as_str(), self.starter.place())?;
         Ok(self.starter.guest_among(&pids))
     }
@@ -204,7 +209,14 @@ impl<S: Starter> Runtime for GroupedRuntime<S> {
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.starter.capabilities(self.host_resources.cgroups().controllers())
+        Capabilities {
+            network: self.check_network().is_ok(),
+            ..self.starter.capabilities(self.host_resources.cgroups().controllers())
+        }
+    }
+
+    fn check_network(&self) -> Result<(), RuntimeError> {
+        self.starter.networks().check(self.starter.name())
     }
 
     fn files(&self) -> Files {
@@ -212,7 +224,7 @@ impl<S: Starter> Runtime for GroupedRuntime<S> {
     }
 
     async fn create(&self, plan: &Plan) -> Result<(), RuntimeError> {
-        plan.check_files(self)?;
+        plan.check(self)?;
         self.host_resources.make_groups(plan).map_err(self.failed("make its control groups"))
     }
 
@@ -293,6 +305,13 @@ impl<S: Starter> Runtime for GroupedRuntime<S> {
         Ok(Stats { memory_bytes: used.memory_bytes, cpu_micros: used.cpu_micros, pids: used.pids })
     }
 
+    async fn network(&self, id: &SandboxId) -> Result<Sockets, RuntimeError> {
+        self.check_network()?;
+        let process = self.running(id)?.process().map_err(self.failed("find its network"))?;
+        let caught = self.starter.networks().catch(process).await;
+        caught.map_err(self.failed("catch what it sends out"))
+    }
+
     async fn connect(&self, id: &SandboxId) -> Result<Arc<dyn Guest>, RuntimeError> {
         Ok(self.running(id)?.guest())
     }
@@ -314,6 +333,8 @@ pub fn capabilities(limits: Controllers) -> Capabilities {
         shells: true,
         ports: true,
         survives_daemon: true,
+        network: false,
+        mounts: false,
     }
 }
 

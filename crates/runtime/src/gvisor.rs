@@ -6,6 +6,10 @@
 //! our volume, accessed through the gofer without a cache (`--file-access=shared`), so that its content is always
 //! current.
 //!
+//! The sentry has a network of its own. A sandbox with a way out uses the one of the host's kernel that runsc was
+//! executed in instead: a namespace like every sandbox's. Then runsc is executed as the sandbox's root, in the
+//! sandbox's user namespace, and the sentry stays there: it has no rights over the network either.
+//!
 //! No descriptor can be passed into that kernel. So the guest is a file, read-only inside, and it dials: it reads its
 //! token from stdin, and the token is stored in the sandbox's home for later daemons. Commands have no leaf on the
 //! host; instead the guest creates cgroups in the sentry's kernel. Out of memory affects the sentry, and the whole
@@ -23,7 +27,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 
 use super::grouped::{
-    self, GroupedRuntime, Host, HostResources, Parts, Started, Starter, privilege, shm_bytes,
+    self, GroupedRuntime, Host, HostResources, Networks, Parts, Started, Starter, privilege,
+    shm_bytes,
 };
 use super::oci::{Bundle, CgroupNamespace, Kernel, Mount};
 use super::staged::{Act, Direction, Program, ToolMissing, tool_failed};
@@ -36,7 +41,7 @@ use sandkeep_guestlink::{
 };
 use sandkeep_sys::{
     cgroup::{Controllers, GroupPlacement},
-    launcher::Lifeline,
+    launcher::{LauncherRights, Lifeline},
     pidfd,
     stage::{BUNDLE, Dev, Identity, Meeting, ROOT, STATE, Stage},
 };
@@ -50,6 +55,7 @@ pub struct Gvisor {
     program: Program,
     stage: Stage,
     platform: Platform,
+    networks: Networks,
     /// Bound sockets of sandboxes that are being started.
     bound: Mutex<HashMap<SandboxId, DialBack>>,
     /// The writing ends of the pipes for the guests' tokens, which also serve as lifelines.
@@ -73,13 +79,18 @@ impl Gvisor {
         host_resources: Arc<HostResources>,
         stage: Stage,
     ) -> Result<Arc<GroupedRuntime<Self>>, ToolMissing> {
+        // It gives files to the sandbox's own ids, and enters control groups.
+        if LauncherRights::own() == LauncherRights::User {
+            return Err(ToolMissing::NotRoot);
+        }
         let program = Program::find(Self::TOOL, Self::TOOL, (0, 0)).await?;
         let platform = match program.ask("flags").await?.contains("systrap") {
             true => Platform::Systrap,
             false => Platform::Ptrace,
         };
         let (bound, lifelines) = (Mutex::default(), Mutex::default());
-        let starter = Self { program, stage, platform, bound, lifelines };
+        let networks = Networks::of_root();
+        let starter = Self { program, stage, platform, networks, bound, lifelines };
         Ok(Arc::new(GroupedRuntime::new(host_resources, starter)))
     }
 
@@ -87,7 +98,12 @@ impl Gvisor {
         move |source| RuntimeError::Io { runtime: Self::NAME, what: what.to_owned(), source }
     }
 
-    fn arguments(&self, id: &SandboxId) -> Vec<String> {
+    fn arguments(&self, plan: &Plan) -> Vec<String> {
+        let network = match kernel(plan) {
+            // Its sockets are those of the network that runsc is executed in, which is the sandbox's.
+            Kernel::GvisorOnNetwork => "--network=host",
+            Kernel::Host | Kernel::Gvisor => "--network=none",
+        };
         let platform = match self.platform {
             Platform::Systrap => "--platform=systrap",
             Platform::Ptrace => "--platform=ptrace",
@@ -96,7 +112,7 @@ impl Gvisor {
             "--root",
             STATE,
             platform,
-            "--network=none",
+            network,
             "--ignore-cgroups",
             "--host-uds=open",
             "--file-access=shared",
@@ -105,7 +121,7 @@ impl Gvisor {
             "--detach",
             "--bundle",
             BUNDLE,
-            id.as_str(),
+            plan.id.as_str(),
         ];
         words.map(str::to_owned).to_vec()
     }
@@ -130,14 +146,19 @@ impl Gvisor {
         // The pipe with its token is the guest's lifeline.
         parts.lifeline = Lifeline::None;
         let files = Files::of(&plan.home);
-        bundle(plan, id_base)
-            .write_into(files.bundle())
+        let identity = match plan.network {
+            false => Identity::Host,
+            true => Identity::Sandbox,
+        };
+        let written = bundle(plan, id_base).write_into(files.bundle());
+        written
+            .and_then(|()| files.show_bundle(identity))
             .map_err(Self::failed("write its bundle"))?;
         let direction = Direction {
-            arguments: self.arguments(&plan.id),
+            arguments: self.arguments(plan),
             bundle: Some(files.bundle().to_owned()),
             dev: Dev::Tool,
-            identity: Identity::Host,
+            identity,
         };
         let act = Act {
             runtime: Self::NAME,
@@ -179,6 +200,13 @@ fn lock<T>(map: &Mutex<HashMap<SandboxId, T>>) -> MutexGuard<'_, HashMap<Sandbox
     map.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn kernel(plan: &Plan) -> Kernel {
+    match plan.network {
+        false => Kernel::Gvisor,
+        true => Kernel::GvisorOnNetwork,
+    }
+}
+
 fn bundle(plan: &Plan, id_base: u32) -> Bundle {
     let mut args = vec![format!("{INSIDE}/{GUEST}"), "--gvisor".to_owned()];
     args.extend(["--dial".to_owned(), format!("{INSIDE}/{SOCKET}")]);
@@ -192,7 +220,7 @@ fn bundle(plan: &Plan, id_base: u32) -> Bundle {
         hostname: plan.id.to_string(),
         id_base,
         privilege: privilege(plan),
-        kernel: Kernel::Gvisor,
+        kernel: kernel(plan),
         shm_bytes: shm_bytes(plan),
         cgroup_namespace: CgroupNamespace::Shared,
         args,
@@ -228,6 +256,10 @@ impl Starter for Gvisor {
             exec_limits: false,
             ..grouped::capabilities(limits)
         }
+    }
+
+    fn networks(&self) -> &Networks {
+        &self.networks
     }
 
     fn place(&self) -> GroupPlacement {

@@ -16,6 +16,7 @@ use super::{
 };
 use sandkeep_core::SandboxId;
 use sandkeep_guestlink::Guest;
+use sandkeep_sys::egress::Sockets;
 
 pub struct LateRuntime {
     name: &'static str,
@@ -84,6 +85,10 @@ impl Runtime for LateRuntime {
         *self.present.write().unwrap_or_else(PoisonError::into_inner) = present;
     }
 
+    fn check_network(&self) -> Result<(), RuntimeError> {
+        self.present().check_network()
+    }
+
     async fn create(&self, plan: &Plan) -> Result<(), RuntimeError> {
         self.present().create(plan).await
     }
@@ -118,6 +123,10 @@ impl Runtime for LateRuntime {
 
     async fn stats(&self, id: &SandboxId) -> Result<Stats, RuntimeError> {
         self.present().stats(id).await
+    }
+
+    async fn network(&self, id: &SandboxId) -> Result<Sockets, RuntimeError> {
+        self.present().network(id).await
     }
 
     async fn connect(&self, id: &SandboxId) -> Result<Arc<dyn Guest>, RuntimeError> {

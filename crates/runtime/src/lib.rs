@@ -39,6 +39,7 @@ mod podman;
 mod staged;
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +48,8 @@ use async_trait::async_trait;
 
 use sandkeep_core::{Labels, Privilege, Resources, SandboxId};
 use sandkeep_guestlink::Guest;
-use sandkeep_tree::{Bind, Root, RootKind};
+use sandkeep_sys::egress::Sockets;
+use sandkeep_tree::{Bind, Ids, Root, RootKind};
 
 pub use bwrap::Bwrap;
 pub use docker::Docker;
@@ -60,6 +62,7 @@ pub use mock::MockRuntime;
 pub use native::{Native, NoLauncher};
 pub use oci::{Crun, Runc};
 pub use podman::Podman;
+pub use sandkeep_sys::launcher::MountAccess;
 pub use staged::{Staged, Technique};
 
 /// Capabilities of this runtime on this machine.
@@ -88,6 +91,10 @@ pub struct Capabilities {
     pub ports: bool,
     /// Sandboxes outlive the daemon.
     pub survives_daemon: bool,
+    /// A sandbox can have a way out: its connections and DNS queries are caught for the daemon.
+    pub network: bool,
+    /// Trees of the host can be mounted in a sandbox: codebases.
+    pub mounts: bool,
 }
 
 /// Whether a runtime is usable here, and if not, why.
@@ -135,11 +142,43 @@ pub struct Plan {
     /// `meta.json` there.
     pub home: PathBuf,
     pub lifetime: Lifetime,
+    /// What it sends out is caught for [`Runtime::network`]; otherwise there is nothing but its own loopback.
+    pub network: bool,
+    /// Trees besides its own and its template's, in this order. Only with [`Capabilities::mounts`].
+    pub mounts: Vec<PlannedMount>,
+}
+
+/// A tree of the host that a sandbox sees in a directory of its root. No set-user-ID program in it works, and no device.
+#[derive(Clone, Debug)]
+pub struct PlannedMount {
+    pub source: MountSource,
+    /// Relative to the root, where it is an existing directory. No link on the way there is followed: with one the
+    /// sandbox does not start.
+    pub target: String,
+    pub access: MountAccess,
+}
+
+#[derive(Clone, Debug)]
+pub enum MountSource {
+    /// A directory of the host, and how the ids of its files are stored. Mounts below it are not visible.
+    Dir(PathBuf, Ids),
+    /// The same, already opened, so that it is this one whatever has its name later. Not without root.
+    Opened(Arc<OwnedFd>, Ids),
+    /// A detached mount of a server that shows ids as they are on the disk.
+    Served(Arc<OwnedFd>, Ids),
 }
 
 impl Plan {
-    /// Refuses a plan whose files do not suit the runtime: the first step of every `create`.
-    pub fn check_files(&self, runtime: &dyn Runtime) -> Result<(), RuntimeError> {
+    /// Refuses a plan whose files or network do not suit the runtime: the first step of every `create`.
+    pub fn check(&self, runtime: &dyn Runtime) -> Result<(), RuntimeError> {
+        self.check_files(runtime)?;
+        match self.network {
+            false => Ok(()),
+            true => runtime.check_network(),
+        }
+    }
+
+    fn check_files(&self, runtime: &dyn Runtime) -> Result<(), RuntimeError> {
         let fits = match (runtime.files(), &self.files) {
             (Files::OnStorage(kinds), PlannedFiles::Stored(files)) => {
                 kinds.contains(&files.root.kind())
@@ -148,12 +187,11 @@ impl Plan {
             (Files::OnStorage(_), PlannedFiles::Remote)
             | (Files::Remote, PlannedFiles::Stored(_)) => false,
         };
+        let unsupported = |what| Err(RuntimeError::Unsupported { runtime: runtime.name(), what });
         match fits {
-            true => Ok(()),
-            false => Err(RuntimeError::Unsupported {
-                runtime: runtime.name(),
-                what: "keep files on such a volume",
-            }),
+            true if self.mounts.is_empty() || runtime.capabilities().mounts => Ok(()),
+            true => unsupported("mount codebases"),
+            false => unsupported("keep files on such a volume"),
         }
     }
 
@@ -204,6 +242,9 @@ pub enum RuntimeError {
     /// No side effect happened.
     #[error("runtime {runtime} cannot {what}")]
     Unsupported { runtime: &'static str, what: &'static str },
+    /// No side effect happened.
+    #[error("runtime {runtime} cannot give a sandbox a way out here: {reason}")]
+    NoNetwork { runtime: &'static str, reason: String },
     #[error("runtime {runtime} does not know {id}")]
     NotFound { runtime: &'static str, id: SandboxId },
     #[error("{id} is not running")]
@@ -242,6 +283,11 @@ pub trait Runtime: Send + Sync {
     /// and before a request is refused. A runtime whose requirements cannot change does nothing.
     async fn look_again(&self) {}
 
+    /// Whether a sandbox can have a way out here; an error says why not. [`Capabilities::network`] says the same.
+    fn check_network(&self) -> Result<(), RuntimeError> {
+        Err(RuntimeError::Unsupported { runtime: self.name(), what: "give a sandbox a way out" })
+    }
+
     /// Creates everything that exists while the sandbox does not run. A second call with the same plan is `Ok`. A crash
     /// in the middle leaves what `destroy` removes.
     async fn create(&self, plan: &Plan) -> Result<(), RuntimeError>;
@@ -276,6 +322,15 @@ pub trait Runtime: Send + Sync {
     async fn list(&self) -> Result<Vec<FoundSandbox>, RuntimeError>;
 
     async fn stats(&self, id: &SandboxId) -> Result<Stats, RuntimeError>;
+
+    /// Catches what a running sandbox sends out, and returns the sockets where it arrives. Called after every `start`
+    /// of a plan with [`Plan::network`], before anything of the user runs, and again by a later daemon: then
+    /// the new sockets replace those before. With all of them closed the sandbox is refused everything at once.
+    async fn network(&self, id: &SandboxId) -> Result<Sockets, RuntimeError> {
+        let _ = id;
+        self.check_network()?;
+        Err(RuntimeError::Unsupported { runtime: self.name(), what: "give a sandbox a way out" })
+    }
 
     /// Connects to the guest of a running sandbox.
     async fn connect(&self, id: &SandboxId) -> Result<Arc<dyn Guest>, RuntimeError>;

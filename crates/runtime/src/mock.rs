@@ -105,7 +105,7 @@ impl Runtime for MockRuntime {
     }
 
     async fn create(&self, plan: &Plan) -> Result<(), RuntimeError> {
-        plan.check_files(self)?;
+        plan.check(self)?;
         self.world().entry(plan.id.clone()).or_insert_with(|| Machine {
             labels: plan.labels.clone(),
             life: watch::Sender::new(Life::Down(Death { reason: "never started".to_owned() })),

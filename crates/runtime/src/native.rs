@@ -15,13 +15,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::grouped::{
-    self, GroupedRuntime, Host, HostResources, IdRange, Parts, Started, Starter, pieces, privilege,
-    shm_bytes,
+    self, GroupedRuntime, Host, HostResources, IdRange, Networks, Parts, Started, Starter, pieces,
+    privilege, shm_bytes,
 };
-use super::{Capabilities, Plan, RuntimeError};
+use super::{Capabilities, MountSource, Plan, PlannedMount, RuntimeError};
 use sandkeep_sys::{
     cgroup::{Controllers, GroupPlacement},
     launcher::{Launch, LaunchError, Launched, Launcher, LauncherRights, Means},
+    stage::Stage,
 };
 
 /// User namespaces to prepare for the next sandboxes.
@@ -32,6 +33,7 @@ const LAUNCH_TRIES: usize = 2;
 pub struct Native {
     launcher: Arc<Launcher>,
     standing: LauncherRights,
+    networks: Networks,
 }
 
 /// Why no sandbox can be launched here.
@@ -54,6 +56,7 @@ impl Native {
     pub async fn runtime(
         host_resources: Arc<HostResources>,
         launcher: Vec<OsString>,
+        stage: &Stage,
     ) -> Result<Arc<GroupedRuntime<Self>>, NoLauncher> {
         let launcher = Launcher::start(launcher).await?;
         let standing = LauncherRights::own();
@@ -61,7 +64,8 @@ impl Native {
             LauncherRights::Root => {}
             LauncherRights::User => launcher.hello().await.map_err(NoLauncher::Refused)?,
         }
-        Ok(Arc::new(GroupedRuntime::new(host_resources, Self { launcher, standing })))
+        let networks = Networks::of(standing, stage).await;
+        Ok(Arc::new(GroupedRuntime::new(host_resources, Self { launcher, standing, networks })))
     }
 
     fn failed(what: &'static str) -> impl FnOnce(io::Error) -> RuntimeError {
@@ -111,7 +115,11 @@ impl Starter for Native {
     }
 
     fn capabilities(&self, limits: Controllers) -> Capabilities {
-        grouped::capabilities_of(self.standing, limits)
+        Capabilities { mounts: true, ..grouped::capabilities_of(self.standing, limits) }
+    }
+
+    fn networks(&self) -> &Networks {
+        &self.networks
     }
 
     async fn start(
@@ -148,9 +156,17 @@ fn request<'a>(
         lifeline: parts.lifeline,
         root: parts.root_kind.clone(),
         bind_targets: parts.bind_targets.clone(),
+        attachments: parts.attachments.clone(),
         means,
     };
     Ok((launch, fds))
+}
+
+fn named_mount(mount: &PlannedMount) -> io::Result<Vec<u8>> {
+    match &mount.source {
+        MountSource::Dir(path, _) => Ok(path.as_os_str().as_bytes().to_owned()),
+        MountSource::Opened(..) | MountSource::Served(..) => Err(io::ErrorKind::Unsupported.into()),
+    }
 }
 
 /// A non-root daemon has no mounts to pass: the launcher finds them by path.
@@ -161,6 +177,7 @@ fn named(host_resources: &HostResources, plan: &Plan) -> io::Result<Means> {
     Ok(Means::User {
         roots: roots.into_iter().map(bytes).collect(),
         binds: files.binds.iter().map(|bind| bytes(&bind.source)).collect(),
+        attachments: plan.mounts.iter().map(named_mount).collect::<io::Result<_>>()?,
         badge: host_resources.badge(&plan.id),
     })
 }

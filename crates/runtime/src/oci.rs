@@ -48,6 +48,9 @@ pub enum Kernel {
     Host,
     /// gVisor's: its guest creates cgroups there and drops the right to do so afterwards.
     Gvisor,
+    /// The same, with the network of the namespace in which the tool is executed. runsc then runs it in the tool's user
+    /// namespace, which has to be the sandbox's: in a new one old versions leave the sentry without the rights it needs.
+    GvisorOnNetwork,
 }
 
 impl Kernel {
@@ -55,7 +58,7 @@ impl Kernel {
     fn also(self) -> &'static [&'static str] {
         match self {
             Self::Host => &[],
-            Self::Gvisor => &["CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE"],
+            Self::Gvisor | Self::GvisorOnNetwork => &["CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE"],
         }
     }
 
@@ -64,14 +67,15 @@ impl Kernel {
     fn users(self) -> Option<&'static str> {
         match self {
             Self::Host => Some(USERS),
-            Self::Gvisor => None,
+            Self::Gvisor | Self::GvisorOnNetwork => None,
         }
     }
 
-    /// The tool is executed in the sandbox's network. The sentry has one of its own, and none of the host's.
+    /// The tool is executed in the sandbox's network. Without a way out, the sentry has one of its
+    /// own besides, and none of the host's.
     fn network(self) -> Option<&'static str> {
         match self {
-            Self::Host => None,
+            Self::Host | Self::GvisorOnNetwork => None,
             Self::Gvisor => Some("network"),
         }
     }
@@ -81,7 +85,7 @@ impl Kernel {
     fn dev(self) -> &'static str {
         match self {
             Self::Host => "ro",
-            Self::Gvisor => "rw",
+            Self::Gvisor | Self::GvisorOnNetwork => "rw",
         }
     }
 }
@@ -124,7 +128,12 @@ impl Bundle {
     }
 
     fn spec(&self) -> Spec {
-        let ids = || vec![IdMapping { container_id: 0, host_id: self.id_base, size: ID_RANGE }];
+        let ids = || match self.kernel {
+            Kernel::Host | Kernel::Gvisor => {
+                vec![IdMapping { container_id: 0, host_id: self.id_base, size: ID_RANGE }]
+            }
+            Kernel::GvisorOnNetwork => Vec::new(),
+        };
         let absolute = |paths: &[&str]| paths.iter().map(|path| format!("/{path}")).collect();
         let mut mounts = self.system_mounts();
         mounts.extend_from_slice(&self.mounts);
@@ -152,6 +161,7 @@ impl Bundle {
         };
         let path = |kind: &str| (kind == "user").then(|| self.kernel.users()).flatten();
         let kinds = NAMESPACES.into_iter().chain(self.kernel.network()).chain(cgroup);
+        let kinds = kinds.filter(|kind| *kind != "user" || self.kernel != Kernel::GvisorOnNetwork);
         kinds.map(|kind| Namespace { path: path(kind), kind }).collect()
     }
 

@@ -16,7 +16,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::grouped::{self, GroupedRuntime, Host, HostResources, Parts, Started, Starter};
+use super::grouped::{
+    self, GroupedRuntime, Host, HostResources, Networks, Parts, Started, Starter,
+};
 use super::{Capabilities, Plan, RuntimeError};
 use sandkeep_sys::{
     cgroup::{Controllers, GroupPlacement},
@@ -118,6 +120,7 @@ pub struct Staged<T> {
     program: Program,
     stage: Stage,
     standing: LauncherRights,
+    networks: Networks,
 }
 
 impl<T: Technique + 'static> Staged<T> {
@@ -132,9 +135,10 @@ impl<T: Technique + 'static> Staged<T> {
             return Err(ToolMissing::NotRoot);
         }
         let program = Program::find(T::NAME, T::PACKAGE, T::OLDEST).await?;
+        let networks = Networks::of(standing, &stage).await;
         Ok(Arc::new(GroupedRuntime::new(
             host_resources,
-            Self { technique, program, stage, standing },
+            Self { technique, program, stage, standing, networks },
         )))
     }
 
@@ -196,6 +200,7 @@ impl Act<'_> {
             id_base,
             root: parts.root_kind.clone(),
             bind_targets: parts.bind_targets.clone(),
+            attachments: parts.attachments.clone(),
             lifeline: parts.lifeline,
             meeting: self.meeting,
             bundle: if bundle.is_some() { Bundle::Passed } else { Bundle::None },
@@ -230,7 +235,13 @@ impl<T: Technique + 'static> Starter for Staged<T> {
     }
 
     fn capabilities(&self, limits: Controllers) -> Capabilities {
-        grouped::capabilities_of(self.standing, limits)
+        // Without root the tool attaches trees by path, and would follow links inside.
+        let mounts = self.standing == LauncherRights::Root;
+        Capabilities { mounts, ..grouped::capabilities_of(self.standing, limits) }
+    }
+
+    fn networks(&self) -> &Networks {
+        &self.networks
     }
 
     async fn start(

@@ -142,7 +142,7 @@ impl Runtime for Unshare {
     }
 
     async fn create(&self, plan: &Plan) -> Result<(), RuntimeError> {
-        plan.check_files(self)?;
+        plan.check(self)?;
         let made = || Sandbox { labels: plan.labels.clone(), running: None };
         self.sandboxes().entry(plan.id.clone()).or_insert_with(made);
         Ok(())
@@ -255,6 +255,8 @@ impl Workshop {
             privilege: self.template.default_privilege(),
             home,
             lifetime: Lifetime::WithDaemon,
+            network: false,
+            mounts: Vec::new(),
         }
     }
 }

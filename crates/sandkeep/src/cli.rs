@@ -6,6 +6,8 @@ mod argument;
 mod assemble;
 mod audit;
 mod awaited;
+mod codebase;
+mod codebase_args;
 mod completions;
 mod config;
 mod cp;
@@ -32,6 +34,9 @@ mod logs;
 mod ls;
 #[cfg(feature = "mcp")]
 mod mcp;
+mod network;
+mod network_args;
+mod parsed;
 mod pause;
 mod placeholders;
 mod port;
@@ -41,6 +46,7 @@ mod processes;
 mod progress;
 mod ps;
 mod publish;
+mod race;
 mod revert;
 mod rm;
 mod rollback;
@@ -66,6 +72,7 @@ mod tool_config;
 mod tools;
 mod version;
 mod webhook;
+mod words;
 
 #[cfg(test)]
 mod tests;
@@ -75,7 +82,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use reqwest::Url;
 
 use crate::config::{Surroundings, client_log};
@@ -83,6 +90,10 @@ use exit::Exit;
 use failure::Failure;
 use sandkeep_client::{ApiKey, Client, Error as Api, URL_DEFAULT};
 use sandkeep_core::Verb;
+use sandkeep_traces::Recorder;
+use serve::traces::Traces;
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Isolated computers for AI agents
 ///
@@ -178,6 +189,7 @@ enum Command {
     Turn(snapshot::TurnArgs),
     Rollback(rollback::RollbackArgs),
     Fork(fork::ForkArgs),
+    Race(race::RaceArgs),
     Log(log::LogArgs),
     Events(event_log::EventsArgs),
     Webhook(webhook::WebhookArgs),
@@ -186,6 +198,7 @@ enum Command {
     Diff(diff::DiffArgs),
     Revert(revert::RevertArgs),
     Apply(apply::ApplyArgs),
+    Network(network::NetworkCommandArgs),
     Port(port::Args),
     Process(process::ProcessArgs),
     /// The former name of `process ls`
@@ -193,6 +206,7 @@ enum Command {
     Processes(processes::Args),
     Stats(stats::Args),
     Template(template::Args),
+    Codebase(codebase::CodebaseArgs),
     #[cfg(feature = "mcp")]
     Mcp(mcp::Args),
     Tool(tool::Args),
@@ -223,6 +237,15 @@ enum Command {
     /// The short-lived process that becomes an external tool; started by the daemon itself
     #[command(hide = true)]
     Stage,
+    /// The process that works on the files of a codebase; started by the daemon itself
+    #[command(hide = true)]
+    Jail {
+        directory: PathBuf,
+        owner: u32,
+    },
+    /// The process that serves a directory under its rules; started by the daemon itself
+    #[command(hide = true)]
+    Rulefs,
     /// Clean up after killed runs
     #[command(hide = true)]
     Sweep {
@@ -241,13 +264,20 @@ struct Format {
 
 /// The whole program.
 pub fn main() -> ExitCode {
-    let Cli { global, command } = Cli::parse();
+    let matches = parsed::matches(Cli::command());
+    let Cli { global, command } = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
     if let Command::Launcher { sweep, .. } = command {
         // It makes processes by clone, so it must stay without threads, and so without tokio.
         return sandkeep_sys::launcher::main(sweep.map(|data| run::sweeper(&data)));
     }
     if let Command::Stage = command {
         return sandkeep_sys::stage::main();
+    }
+    if let Command::Jail { directory, owner } = &command {
+        return sandkeep_sys::jail::main(directory, *owner);
+    }
+    if let Command::Rulefs = command {
+        return sandkeep_rulefs::main();
     }
     sandkeep_outgoing::crypto::provide();
     let own_failure = match &command {
@@ -259,11 +289,21 @@ pub fn main() -> ExitCode {
         Ok(exit) => exit,
         Err(failure) if failure.is_broken_pipe() => Exit::OutputClosed,
         Err(failure) => {
-            print::note(&failure.line());
-            own_failure.unwrap_or_else(|| Exit::of_failure(&failure))
+            let exit = own_failure.unwrap_or_else(|| Exit::of_failure(&failure));
+            match wants_json(&matches) {
+                true => print::failure(&failure.json(exit)),
+                false => print::note(&failure.line()),
+            }
+            exit
         }
     };
     ExitCode::from(exit.code())
+}
+
+/// Whether the command, or one within it, was given `--json`. That of `tool` is something else: its arguments.
+fn wants_json(matches: &ArgMatches) -> bool {
+    let here = matches.try_get_one::<bool>("json").ok().flatten().copied().unwrap_or(false);
+    here || matches.subcommand().is_some_and(|(_, inner)| wants_json(inner))
 }
 
 fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
@@ -271,13 +311,14 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
     let command = match command {
         Command::Serve(args) => {
             let loaded = args.load(global.log, &around)?;
-            start_log(&loaded.settings.log)?;
-            return with_threads(serve::run(loaded, &around));
+            let (recorder, traces) = Traces::of(&loaded.settings.otel)?;
+            start_log(&loaded.settings.log, recorder)?;
+            return with_threads(serve::run(loaded, traces, &around));
         }
         Command::Config(args) => return config::run(args, global.log, &around),
         other => other,
     };
-    start_log(&client_log(global.log.clone(), &around)?)?;
+    start_log(&client_log(global.log.clone(), &around)?, Recorder::idle())?;
     let client = || global.client(&around);
     match command {
         Command::Run(args) => match global.url {
@@ -308,18 +349,21 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Turn(args) => with_one_thread(snapshot::turn(args, &client()?)),
         Command::Rollback(args) => with_one_thread(rollback::run(args, &client()?)),
         Command::Fork(args) => with_one_thread(fork::run(args, &client()?)),
+        Command::Race(args) => with_one_thread(race::run(args, &client()?)),
         Command::Log(args) => with_one_thread(log::run(args, &client()?)),
         Command::Events(args) => with_one_thread(event_log::run(args, &client()?)),
         Command::Webhook(args) => with_one_thread(webhook::run(args, &client()?)),
+        Command::Network(args) => with_one_thread(network::run(args, &client()?)),
         Command::Port(args) => with_one_thread(port::run(args, &client()?)),
         Command::Process(args) => with_one_thread(process::run(args, &client()?)),
         Command::Processes(args) => with_one_thread(processes::run(args, &client()?)),
         Command::Rm(args) => with_one_thread(rm::run(args, &client()?)),
         Command::Stats(args) => with_one_thread(stats::run(args, &client()?)),
+        Command::Codebase(args) => with_one_thread(codebase::run(args, &client()?)),
         Command::Template(args) => with_one_thread(template::run(args, &client()?)),
         #[cfg(feature = "mcp")]
         Command::Mcp(args) => match global.url {
-            Some(_) => with_one_thread(mcp::relay(client()?)),
+            Some(_) => with_one_thread(mcp::relay(args, client()?)),
             None => with_threads(mcp::alone(args, &around)),
         },
         Command::Tool(args) => with_one_thread(tool::run(args, &client()?)),
@@ -333,9 +377,12 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Version(args) => version::run(args),
         Command::Completions(args) => completions::run(args),
         Command::Sweep { dead } => with_threads(run::sweep(dead)),
-        Command::Serve(_) | Command::Config(_) | Command::Launcher { .. } | Command::Stage => {
-            unreachable!("they are done with before")
-        }
+        Command::Serve(_)
+        | Command::Config(_)
+        | Command::Launcher { .. }
+        | Command::Stage
+        | Command::Jail { .. }
+        | Command::Rulefs => unreachable!("they are done with before"),
     }
 }
 
@@ -346,7 +393,7 @@ async fn bench(args: sandkeep_bench::BenchArgs) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-fn start_log(filter: &str) -> Result<(), Failure> {
+fn start_log(filter: &str, recorder: Recorder) -> Result<(), Failure> {
     let parsed = tracing_subscriber::EnvFilter::try_new(filter)
         .map_err(|e| Failure::Usage { problem: format!("--log: {e}") })?;
     let parsed = match filter.contains(NATS_CLIENT) {
@@ -359,8 +406,10 @@ fn start_log(filter: &str) -> Result<(), Failure> {
         )?),
     };
     let stderr = std::io::stderr;
-    let log = tracing_subscriber::fmt().with_env_filter(parsed).with_writer(stderr);
-    log.with_ansi(stderr().is_terminal()).init();
+    let log = tracing_subscriber::fmt::layer().with_writer(stderr);
+    let log = log.with_ansi(stderr().is_terminal()).with_filter(parsed);
+    let wanted = recorder.filter();
+    tracing_subscriber::registry().with(log).with(recorder.with_filter(wanted)).init();
     Ok(())
 }
 

@@ -13,11 +13,14 @@
 
 mod audit;
 mod commands;
+mod doors;
+mod egress;
 mod file;
 mod flags;
 mod identity;
 mod layers;
 mod nats;
+mod otel;
 mod problem;
 mod profile;
 mod settings;
@@ -35,13 +38,18 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 pub use commands::{CommandSettings, NatsAccount, PuristaSettings, PuristaTrust};
+pub use doors::{AgentFenseSettings, FlexSettings};
+pub use egress::EgressSettings;
 pub use flags::{ConfigFile, Flags};
 pub use identity::{OidcSettings, TlsSettings, TlsSource};
 pub use layers::{Entry, Loaded, Source, client_log, load};
 pub use nats::{NatsSettings, Secret, UruleEvents, UruleSettings};
+pub use otel::OtelSettings;
+#[cfg(feature = "otlp")]
+pub use otel::{SamplerName, pairs};
 pub use problem::{ConfigError, Problem};
 pub use settings::{Limits, PORT_DEFAULT, Settings};
-pub use value::log as read_log;
+pub use value::{log as read_log, network as read_network};
 
 /// The process's environment. It is read once, so that a test can supply it.
 #[derive(Clone, Debug)]

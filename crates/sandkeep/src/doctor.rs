@@ -14,12 +14,13 @@ mod pool;
 mod presence;
 mod processes;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use sandkeep_broker::RecordedCodebase;
 use sandkeep_core::SandboxId;
 use sandkeep_home::{self, Phase, Survey, names};
 use sandkeep_store::StoreError;
@@ -75,7 +76,7 @@ impl Kind {
 pub struct LeakedResource {
     pub kind: Kind,
     pub name: String,
-    /// The sandbox, or `instance` for shared resources. `None`: no owner.
+    /// The sandbox, the codebase, or `instance` for shared resources. `None`: no owner.
     pub owner: Option<String>,
     pub detail: String,
 }
@@ -137,9 +138,10 @@ impl Leaks {
 /// One scan of the machine. `data` is a resolved path.
 fn look(data: &Path) -> Result<Vec<LeakedResource>, DoctorError> {
     let survey = sandkeep_home::survey(data).map_err(during("the homes"))?;
-    let rows = disk::rows(data)?;
-    let owners = Owners::new(&survey, &rows);
+    let (rows, codebases) = (disk::rows(data)?, disk::codebases(data)?);
+    let owners = Owners::new(&survey, &rows, &codebases);
     let mut found = disk::found(data, &survey, &rows, &owners)?;
+    found.extend(codebases.iter().map(disk::row_of_codebase));
     found.extend(pool::found(data, &survey, &owners)?);
     found.extend(mounts::found(data, &owners).map_err(during("the mounts"))?);
     if let Some(instance) = &survey.instance {
@@ -162,19 +164,22 @@ fn during(what: &str) -> impl FnOnce(io::Error) -> DoctorError {
     move |source| DoctorError::Io { what, source }
 }
 
-/// The sandboxes that may own something: those with a row, and those that would be adopted.
-struct Owners(BTreeSet<SandboxId>);
+/// Who may own something: the sandboxes with a row, those that would be adopted, and codebases, by the names of their
+/// volumes.
+struct Owners(BTreeMap<SandboxId, String>);
 
 impl Owners {
-    fn new(survey: &Survey, rows: &[SandboxId]) -> Self {
+    fn new(survey: &Survey, rows: &[SandboxId], codebases: &[RecordedCodebase]) -> Self {
         let adopted = survey.homes.iter().filter(|home| matches!(home.phase, Ok(Phase::Ready)));
-        Self(adopted.map(|home| home.id.clone()).chain(rows.iter().cloned()).collect())
+        let sandboxes =
+            adopted.map(|home| &home.id).chain(rows).map(|id| (id.clone(), id.to_string()));
+        let codebases = codebases.iter().map(|row| (row.id.volume(), row.id.to_string()));
+        Self(sandboxes.chain(codebases).collect())
     }
 
     /// The owner of a resource whose name contains a sandbox id.
     fn of(&self, name: &str) -> Option<String> {
-        let id = name.parse::<SandboxId>().ok()?;
-        self.0.contains(&id).then(|| id.to_string())
+        self.0.get(&name.parse::<SandboxId>().ok()?).cloned()
     }
 }
 

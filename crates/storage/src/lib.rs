@@ -16,6 +16,7 @@
 
 mod btrfs;
 mod choose;
+mod foreign;
 mod layer;
 mod local;
 mod offload;
@@ -35,10 +36,13 @@ use sandkeep_core::{SandboxId, SnapshotId};
 
 pub use btrfs::{BtrfsOptions, BtrfsStorage};
 pub use choose::{NoStorage, Opened, StorageChoice, begun, open};
+pub use foreign::ForeignTree;
 pub use layer::{Base, InvalidLayerId, LayerDraft, LayerId, LayerKey, Whiteouts};
 pub use local::LocalStorage;
 pub use quota::{Amount, Limit, Quota, Usage};
-pub use zfs::{Dataset, Holding, InvalidDataset, Whose, ZfsStorage};
+pub use zfs::{
+    Dataset, DatasetSnapshot, Holding, InvalidDataset, InvalidDatasetSnapshot, Whose, ZfsStorage,
+};
 
 /// Capabilities of this storage on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -85,6 +89,8 @@ pub enum StorageError {
     /// A base names a layer that is not stored here; nothing was created.
     #[error("there is no layer {layer}; import its template again")]
     LayerMissing { layer: LayerId },
+    #[error("there is no snapshot {snapshot}")]
+    NoDatasetSnapshot { snapshot: String },
     #[error("{count} layers are more than the {max} that a volume can stand on")]
     TooManyLayers { count: usize, max: usize },
     /// Removing it would break a volume; nothing was removed.
@@ -179,6 +185,12 @@ pub trait Storage: Send + Sync {
     /// on it. A crash in the middle leaves something that `list` or `snapshots` returns, or that opening the storage
     /// removes.
     async fn destroy(&self, id: &SandboxId) -> Result<(), StorageError>;
+
+    /// Copies of this volume's data, or into it, that are under way now are not wanted any more: they fail soon and leave
+    /// nothing. One that begins later is not affected. Does nothing where no operation takes long.
+    fn break_off(&self, id: &SandboxId) {
+        let _ = id;
+    }
 
     async fn usage(&self, id: &SandboxId) -> Result<Usage, StorageError>;
 
@@ -281,6 +293,13 @@ pub trait Storage: Send + Sync {
     /// is [`StorageError::LayerInUse`]; if volumes have everything they need themselves, it is simply removed. Stored
     /// layers above it remain usable only in the latter case.
     async fn remove_layer(&self, layer: &LayerKey) -> Result<(), StorageError>;
+
+    /// Opens a snapshot that is not of this storage, but in its pool, in constant time. It must not be one of any data
+    /// directory's own datasets. What a crash leaves is removed when the storage is opened.
+    async fn foreign(&self, _snapshot: &DatasetSnapshot) -> Result<ForeignTree, StorageError> {
+        let what = "open snapshots of datasets";
+        Err(StorageError::Unsupported { storage: self.name(), what })
+    }
 
     /// Updates the limits of a volume, or of all, to their current content, where the file system does not do that
     /// itself. For all volumes, it also gives unused space of the pool back to the host. It is called at intervals, and

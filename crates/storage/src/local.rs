@@ -19,6 +19,7 @@
 //! A volume above layers is mounted as an overlay by the process that starts the sandbox, and never here. Where ids
 //! cannot be mapped there are neither such volumes nor layers, because overlays do not work there either.
 
+mod copies;
 mod copy;
 mod layers;
 mod snapshots;
@@ -41,6 +42,7 @@ use rustix::io::Errno;
 
 use super::offload::{Blocking, Offloaded};
 use super::{Amount, Base, LayerId, PoolHealth, Quota, StorageCapabilities, StorageError, Usage};
+use copies::Copies;
 use sandkeep_core::{SandboxId, failpoint};
 use sandkeep_sys::mount;
 use sandkeep_tree::{Ids, Root, RootKind, untrusted};
@@ -72,6 +74,7 @@ pub struct Local {
     /// Held shared while a volume is created above layers and exclusively while a layer is removed, which must not be
     /// one that the volume is about to name.
     standing: RwLock<()>,
+    copies: Copies,
 }
 
 impl LocalStorage {
@@ -133,6 +136,7 @@ impl Local {
             drafts,
             trash,
             standing: RwLock::new(()),
+            copies: Copies::default(),
         })
     }
 
@@ -235,6 +239,10 @@ impl Blocking for Local {
         failpoint!("local.destroy_after_snapshots");
         self.remove(&self.volumes, &c_name(id)).map_err(failed)?;
         self.remove(&self.above, &c_name(id)).map_err(failed)
+    }
+
+    fn break_off(&self, id: &SandboxId) {
+        self.copies.break_off(id);
     }
 
     fn usage(&self, id: &SandboxId) -> Result<Usage, StorageError> {

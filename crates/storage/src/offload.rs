@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use tokio::sync::Semaphore;
 
 use super::{
-    Base, LayerDraft, LayerId, LayerKey, PoolHealth, Quota, Storage, StorageCapabilities,
-    StorageError, Usage,
+    Base, DatasetSnapshot, ForeignTree, LayerDraft, LayerId, LayerKey, PoolHealth, Quota, Storage,
+    StorageCapabilities, StorageError, Usage,
 };
 use sandkeep_core::{SandboxId, SnapshotId, limits};
 use sandkeep_tree::{Root, RootKind, View};
@@ -29,9 +29,17 @@ pub trait Blocking: BlockingLayers + BlockingSnapshots {
 
     fn destroy(&self, id: &SandboxId) -> Result<(), StorageError>;
 
+    fn break_off(&self, _id: &SandboxId) {}
+
     fn usage(&self, id: &SandboxId) -> Result<Usage, StorageError>;
 
     fn list(&self) -> io::Result<Vec<SandboxId>>;
+
+    /// Refused, where there is no pool with datasets of others.
+    fn foreign(self: &Arc<Self>, _snapshot: &DatasetSnapshot) -> Result<ForeignTree, StorageError> {
+        let what = "open snapshots of datasets";
+        Err(StorageError::Unsupported { storage: Self::NAME, what })
+    }
 
     /// Nothing to do if the file system enforces all limits exactly.
     fn tend(&self, _id: Option<&SandboxId>) -> Result<(), StorageError> {
@@ -216,8 +224,17 @@ impl<S: Blocking> Storage for Offloaded<S> {
         self.long_on_volume(id, |inner, id| inner.destroy(id)).await
     }
 
+    fn break_off(&self, id: &SandboxId) {
+        self.inner.break_off(id);
+    }
+
     async fn usage(&self, id: &SandboxId) -> Result<Usage, StorageError> {
         self.long_on_volume(id, |inner, id| inner.usage(id)).await
+    }
+
+    async fn foreign(&self, snapshot: &DatasetSnapshot) -> Result<ForeignTree, StorageError> {
+        let snapshot = snapshot.clone();
+        self.offload(move |inner| inner.foreign(&snapshot)).await
     }
 
     async fn list(&self) -> Result<Vec<SandboxId>, StorageError> {

@@ -27,6 +27,7 @@
 
 mod census;
 mod command;
+mod foreign;
 mod layers;
 mod limit;
 mod look;
@@ -39,13 +40,15 @@ mod snapshots;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use census::{Holding, Whose};
-pub use names::{Dataset, InvalidDataset};
+pub use names::{Dataset, DatasetSnapshot, InvalidDataset, InvalidDatasetSnapshot};
 
 use super::offload::{Blocking, Offloaded};
-use super::{Amount, Base, PoolHealth, Quota, StorageCapabilities, StorageError, Usage};
+use super::{
+    Amount, Base, ForeignTree, PoolHealth, Quota, StorageCapabilities, StorageError, Usage,
+};
 use command::{Reach, Row, Tool, argument};
 use look::{Volume, YES};
 use names::Names;
@@ -270,6 +273,10 @@ impl Blocking for Zfs {
         let _changing = self.changing();
         let buried = self.remove_dataset(&self.names.volume(id));
         buried.map_err(|source| io_error(format!("destroy {id}"), source))
+    }
+
+    fn foreign(self: &Arc<Self>, snapshot: &DatasetSnapshot) -> Result<ForeignTree, StorageError> {
+        self.open_foreign(snapshot)
     }
 
     fn usage(&self, id: &SandboxId) -> Result<Usage, StorageError> {

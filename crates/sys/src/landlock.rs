@@ -9,6 +9,10 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 const CREATE_RULESET_VERSION: u32 = 1;
 const RULE_PATH_BENEATH: u32 = 1;
 const ACCESS_FS_REFER: u64 = 1 << 13;
+const ACCESS_FS_MAKE_BLOCK_OR_CHAR: u64 = 1 << 6 | 1 << 11;
+/// All accesses to files that Linux 6.12 knows, and to TCP.
+const ACCESS_FS_ALL: u64 = (1 << 16) - 1;
+const ACCESS_NET_ALL: u64 = 0b11;
 const SCOPE_ABSTRACT_UNIX_SOCKET: u64 = 1;
 const SCOPE_SIGNAL: u64 = 2;
 /// The first version of the interface that scopes signals and abstract sockets (Linux 6.12).
@@ -54,21 +58,7 @@ impl Ruleset {
     /// it allows that explicitly, so it is handled and allowed below the root.
     pub fn new(root: impl AsRawFd) -> io::Result<Self> {
         let ruleset = Self::create(ACCESS_FS_REFER)?;
-        let rule = PathBeneathAttr { allowed_access: ACCESS_FS_REFER, parent_fd: root.as_raw_fd() };
-        // SAFETY: both descriptors are open and `rule` is a live struct of the layout that the
-        // kernel reads for this kind of rule.
-        let added = unsafe {
-            libc::syscall(
-                libc::SYS_landlock_add_rule,
-                ruleset.0.as_raw_fd(),
-                RULE_PATH_BENEATH,
-                &raw const rule,
-                0u32,
-            )
-        };
-        if added != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        ruleset.allow_beneath(root, ACCESS_FS_REFER)?;
         Ok(ruleset)
     }
 
@@ -77,12 +67,46 @@ impl Ruleset {
         Self::create(0)
     }
 
+    /// For a process of ours that works on the files below one directory, and has no network.
+    pub fn beneath(root: impl AsRawFd) -> io::Result<Self> {
+        let ruleset = Self::create_with(RulesetAttr {
+            handled_access_fs: ACCESS_FS_ALL,
+            handled_access_net: ACCESS_NET_ALL,
+            scoped: SCOPE_ABSTRACT_UNIX_SOCKET | SCOPE_SIGNAL,
+        })?;
+        // Execution is allowed for files that the process opens on behalf of others, who execute them.
+        ruleset.allow_beneath(root, ACCESS_FS_ALL & !ACCESS_FS_MAKE_BLOCK_OR_CHAR)?;
+        Ok(ruleset)
+    }
+
+    fn allow_beneath(&self, root: impl AsRawFd, allowed_access: u64) -> io::Result<()> {
+        let rule = PathBeneathAttr { allowed_access, parent_fd: root.as_raw_fd() };
+        // SAFETY: both descriptors are open and `rule` is a live struct of the layout that the
+        // kernel reads for this kind of rule.
+        let added = unsafe {
+            libc::syscall(
+                libc::SYS_landlock_add_rule,
+                self.0.as_raw_fd(),
+                RULE_PATH_BENEATH,
+                &raw const rule,
+                0u32,
+            )
+        };
+        match added {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     fn create(handled_access_fs: u64) -> io::Result<Self> {
-        let attr = RulesetAttr {
+        Self::create_with(RulesetAttr {
             handled_access_fs,
             handled_access_net: 0,
             scoped: SCOPE_ABSTRACT_UNIX_SOCKET | SCOPE_SIGNAL,
-        };
+        })
+    }
+
+    fn create_with(attr: RulesetAttr) -> io::Result<Self> {
         // SAFETY: `attr` is a live struct of the size that is passed.
         let fd = unsafe {
             libc::syscall(

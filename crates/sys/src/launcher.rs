@@ -16,6 +16,7 @@
 //!
 //! It exits with the daemon; sandboxes are not affected by either.
 
+mod attach;
 mod bare;
 mod child;
 mod client;
@@ -26,6 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use super::overlay;
 
+pub use attach::{Attachment, MountAccess, MountIds};
 pub use bare::LauncherRights;
 pub(super) use child::Ids;
 pub use child::{MASKED, MASKED_DIRS, READ_ONLY};
@@ -35,7 +37,7 @@ pub(super) use process::guest_image;
 pub use process::main;
 #[cfg(any(test, feature = "in-tests"))]
 pub use process::main_on_one_thread;
-pub(super) use received::{Received, set_properties};
+pub(super) use received::{Received, Targets, set_properties};
 
 /// The launcher's request for one sandbox. Its descriptors, in this order: the listening socket, the lifeline if there
 /// is one, and those of its means.
@@ -50,6 +52,8 @@ pub struct Launch {
     pub root: RootKind,
     /// Targets of the binds, relative to the root.
     pub bind_targets: Vec<String>,
+    /// Trees besides the template's, in this order.
+    pub attachments: Vec<Attachment>,
     pub means: Means,
 }
 
@@ -67,7 +71,7 @@ pub enum RootKind {
 /// The means for creating a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Means {
-    /// With root. Its descriptors: the root and each bind as detached mounts, then the cgroup entries.
+    /// With root. Its descriptors: the root, each bind and each attachment as detached mounts, then the cgroup entries.
     Root {
         /// The host's uid of the sandbox's root; the range starts there.
         id_base: u32,
@@ -77,9 +81,10 @@ pub enum Means {
     },
     /// With one id, and without cgroups. It has no descriptors.
     User {
-        /// Host paths of the root and the binds.
+        /// Host paths of the root, the binds and the attachments.
         roots: Vec<Vec<u8>>,
         binds: Vec<Vec<u8>>,
+        attachments: Vec<Vec<u8>>,
         /// Identifies the guest among all processes.
         badge: String,
     },

@@ -29,6 +29,14 @@ pub fn clone_at(dir: impl AsFd, path: &Path) -> io::Result<OwnedFd> {
     Ok(open_tree(dir, path, flags)?)
 }
 
+/// A detached copy of the mount of an open directory, from there on.
+pub fn clone_opened(directory: impl AsFd) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    Ok(open_tree(directory, "", flags)?)
+}
+
 /// The same with all nested mounts. Without root, only this kind of copy is allowed: otherwise files covered by mounts
 /// could be seen.
 pub fn clone_tree(path: &Path) -> io::Result<OwnedFd> {
@@ -96,6 +104,17 @@ pub fn set_id_map(
     let fd = user_namespace.as_fd().as_raw_fd();
     let set = u64::from(set.bits()) | libc::MOUNT_ATTR_IDMAP;
     setattr(mount, set, NOSUID, fd as u64, Depth::One)
+}
+
+/// The same, but set-user-ID programs give nothing: for trees that others write to as well.
+pub fn map_ids_without_setuid(
+    mount: impl AsFd,
+    set: MountAttrFlags,
+    user_namespace: impl AsFd,
+) -> io::Result<()> {
+    let fd = user_namespace.as_fd().as_raw_fd();
+    let set = set | MountAttrFlags::MOUNT_ATTR_NOSUID;
+    setattr(mount, u64::from(set.bits()) | libc::MOUNT_ATTR_IDMAP, 0, fd as u64, Depth::One)
 }
 
 /// Whether the mount at a path can be id-mapped, by trying it on a private copy.

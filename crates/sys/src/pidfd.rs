@@ -69,6 +69,11 @@ pub fn is_peer(socket: impl AsFd, process: impl AsFd) -> io::Result<bool> {
 
 const SO_PEERPIDFD: libc::c_int = 77;
 
+/// The process that created the other end of a connected Unix socket, or that listens on it.
+pub fn of_peer(socket: impl AsFd) -> io::Result<OwnedFd> {
+    peer(socket)
+}
+
 /// The process that created the other end of a Unix socket.
 fn peer(socket: impl AsFd) -> io::Result<OwnedFd> {
     let mut pidfd: RawFd = -1;
@@ -91,7 +96,7 @@ fn peer(socket: impl AsFd) -> io::Result<OwnedFd> {
 }
 
 /// The pid of a process; `None` if it is dead and reaped, or invisible from here.
-fn number(pidfd: impl AsFd) -> io::Result<Option<i32>> {
+pub fn number(pidfd: impl AsFd) -> io::Result<Option<i32>> {
     let info = format!("/proc/self/fdinfo/{}", pidfd.as_fd().as_raw_fd());
     let info = std::fs::read_to_string(info)?;
     let number = info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());

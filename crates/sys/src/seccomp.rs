@@ -40,6 +40,18 @@ pub struct Filter(Vec<sock_filter>);
 impl Filter {
     /// The filter of every sandbox.
     pub fn new() -> Self {
+        Self::of(action)
+    }
+
+    /// A filter that allows these calls and refuses all others with EPERM, for a process of ours with one purpose.
+    pub fn only(calls: &[libc::c_long]) -> Self {
+        Self::of(|number| match calls.contains(&libc::c_long::from(number)) {
+            true => Action::Allow,
+            false => Action::Errno(libc::EPERM),
+        })
+    }
+
+    fn of(policy: impl Fn(u32) -> Action) -> Self {
         let mut program = vec![
             statement(LOAD, OFFSET_ARCH),
             jump(JUMP_EQUAL, AUDIT_ARCH, 1, 0),
@@ -47,7 +59,7 @@ impl Filter {
             statement(RETURN, errno(libc::EPERM)),
             statement(LOAD, OFFSET_NUMBER),
         ];
-        program.extend(tree(&ranges()));
+        program.extend(tree(&ranges(policy)));
         Self(program)
     }
 
@@ -102,11 +114,11 @@ struct Range {
     action: Action,
 }
 
-fn ranges() -> Vec<Range> {
+fn ranges(policy: impl Fn(u32) -> Action) -> Vec<Range> {
     let mut ranges: Vec<Range> = Vec::new();
     // One past the last known number represents all that follow, including x32 calls.
     for number in 0..=LAST_KNOWN + 1 {
-        let action = action(number);
+        let action = policy(number);
         if ranges.last().is_none_or(|last| last.action != action) {
             ranges.push(Range { first: number, action });
         }

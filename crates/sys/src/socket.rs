@@ -55,7 +55,12 @@ pub fn listen_in(dir: impl AsFd, name: &str, backlog: i32) -> io::Result<OwnedFd
     Ok(socket)
 }
 
-/// The same for a socket that is visible to others: only the user `owner` can ever connect to it. Accepting never
+/// A bound socket at `name` in the directory, on which another process is to listen: so its peers see that process.
+pub fn bind_for_other(dir: impl AsFd, name: &str) -> io::Result<OwnedFd> {
+    bind_in(dir, name)
+}
+
+/// The same as [`listen_in`] for a socket that is visible to others: only the user `owner` can ever connect to it. Accepting never
 /// blocks.
 pub fn listen_for(dir: impl AsFd, name: &str, owner: u32, backlog: i32) -> io::Result<OwnedFd> {
     let unfinished = format!(".{name}.new");

@@ -21,6 +21,9 @@
 //! It also has a network namespace of its own, with only loopback, which is the sandbox's. The tool creates none,
 //! because no tool would set the limits of a sandbox's network.
 //!
+//! For a daemon without root a stage also enters the network of a running sandbox, to catch what it sends out; that one
+//! becomes no tool, and ends.
+//!
 //! The guest's descriptors are 3 (its listening socket), 4 (itself, as an immutable executable) and 5 (the lifeline, if
 //! there is one). The tool passes them on by number.
 //!
@@ -28,6 +31,7 @@
 //! guest runs, or no process is left that could start it.
 
 mod bare;
+mod caught;
 mod client;
 mod process;
 
@@ -35,7 +39,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::launcher::{EntryKind, Lifeline, RootKind};
+use super::launcher::{Attachment, EntryKind, Lifeline, RootKind};
 use super::overlay;
 
 pub use client::{Stage, StageError, Tool};
@@ -60,7 +64,7 @@ pub const GUEST_FDS_WITH_LIFELINE: u32 = 3;
 pub const FILTER_FD: u32 = 6;
 
 /// The stage's request. Its descriptors, in this order: the listening socket, the lifeline if there is one, the root,
-/// each bind, and the bundle if there is one, as detached mounts, and the cgroup entries.
+/// each bind, each attachment, and the bundle if there is one, as detached mounts, and the cgroup entries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Staging {
     /// The host's uid of the sandbox's root; the range starts there.
@@ -68,6 +72,8 @@ pub struct Staging {
     pub root: RootKind,
     /// Targets of the binds, relative to the root.
     pub bind_targets: Vec<String>,
+    /// Trees besides the template's, in this order.
+    pub attachments: Vec<Attachment>,
     pub lifeline: Lifeline,
     pub meeting: Meeting,
     pub bundle: Bundle,
@@ -140,6 +146,7 @@ pub struct NamedOverlay {
 enum Order {
     Set(Staging),
     Bare(BareStaging),
+    Catch(caught::Catching),
 }
 
 /// The stage's answer if it cannot become the tool.

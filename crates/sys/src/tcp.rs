@@ -4,7 +4,7 @@
 //! The kernel charges a connection to a control group only when it is accepted. What was sent into one that nobody has
 //! accepted counts to no sandbox, so that somebody has to look who has how much.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -34,14 +34,16 @@ impl TcpMemory {
 
 /// The bytes that wait in the TCP connections of each sandbox of an instance, by its control groups.
 pub fn queued_bytes(instance: &str) -> io::Result<HashMap<String, u64>> {
-    let mut queued = HashMap::new();
+    let (mut queued, mut seen) = (HashMap::new(), HashSet::new());
     for entry in fs::read_dir("/proc")? {
         let process = entry?.path();
         // What cannot be read is gone, or no process.
         let Ok(groups) = fs::read_to_string(process.join("cgroup")) else { continue };
         let Some(sandbox) = sandbox_in(&groups, instance) else { continue };
-        if !queued.contains_key(sandbox) {
-            queued.insert(sandbox.to_owned(), of_process(&process));
+        let Ok(network) = fs::read_link(process.join("ns/net")) else { continue };
+        // A sandbox may have several: gVisor's gofer is not in the one that its sentry uses.
+        if seen.insert(network) {
+            *queued.entry(sandbox.to_owned()).or_insert(0) += of_process(&process);
         }
     }
     Ok(queued)

@@ -61,6 +61,11 @@ impl Effort {
         Self::with(max_bytes, time, Arc::clone(&self.0.cancelled))
     }
 
+    /// Whether both are the same budget.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Why the work was abandoned, if it was.
     pub fn given_up(&self) -> Option<GivenUp> {
         self.0.given_up.get().copied()

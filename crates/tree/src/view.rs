@@ -16,6 +16,7 @@ use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, openat};
 
+use super::beneath;
 use super::tree_path::Met;
 use super::{Effort, Root, TreePath};
 pub use node::is_opaque;
@@ -60,6 +61,13 @@ impl View {
     /// unreadable tree.
     pub fn of_trees(trees: Vec<OwnedFd>) -> Self {
         Self { trees, effort: Effort::default(), _kept: None }
+    }
+
+    /// The tree below a directory in the root of this one.
+    pub fn below(self, name: &[u8]) -> io::Result<Self> {
+        let open = |tree: &OwnedFd| beneath::open(tree, name, OFlags::PATH | OFlags::DIRECTORY);
+        let trees = self.trees.iter().map(open).collect::<Result<_, _>>()?;
+        Ok(Self { trees, ..self })
     }
 
     /// Uses this budget for all reading.

@@ -230,6 +230,49 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
+class Racer:
+    """One of a race's forks."""
+
+    racer: int
+    """Its number, from 1."""
+    sandbox: str
+    """The id of the fork, which exists until the race has ended."""
+    state: str
+    """`waiting`, `patching`, `running`, `judging`, `judged`, or `out`: then `problem` says why it cannot win."""
+    status: str | None = None
+    """How its command ended."""
+    exit_code: int | None = None
+    duration_ms: int | None = None
+    score: float | None = None
+    problem: str | None = None
+    output: str = ""
+    """The end of what its command printed."""
+    judge_output: str = ""
+
+
+@dataclass(frozen=True)
+class RaceResult:
+    """How a race ended."""
+
+    racers: list[Racer]
+    winner: int | None = None
+    """The number of the best racer; None if all are out, and then the sandbox is unchanged."""
+    before: Snapshot | None = None
+    """The turn that holds what the sandbox was before."""
+    turn: Snapshot | None = None
+    """The turn that holds the winner's files, which are the sandbox's now."""
+    kept: str | None = None
+    """The id of the winner's fork, if its files could not become the sandbox's."""
+    problem: str | None = None
+    """Why there is no `turn`."""
+
+    @property
+    def best(self) -> Racer | None:
+        """The winner."""
+        return None if self.winner is None else self.racers[self.winner - 1]
+
+
+@dataclass(frozen=True)
 class DiffSide:
     """A point in time of a sandbox: `base`, `now` or a snapshot."""
 

@@ -58,6 +58,8 @@ class SandboxOptions(TypedDict, total=False):
     privilege: str | None
     max_snapshots: int | None
     snapshot_tool_calls: bool | None
+    network: str | Sequence[str] | Mapping[str, Any] | None
+    secrets: Mapping[str, Mapping[str, Any]] | None
 
 
 _RESOURCES = ("memory_mb", "cpus", "pids", "disk_mb", "disk_total_mb")
@@ -73,7 +75,15 @@ def sandbox_fields(options: SandboxOptions, slot: str | None) -> dict[str, Any]:
     for name in ("env", "labels"):
         if fields.get(name) is not None:
             fields[name] = dict(fields[name])
+    fields["network"] = network_field(fields.get("network"))
     return without_none(**fields, resources=resources or None)
+
+
+def network_field(network: str | Sequence[str] | Mapping[str, Any] | None) -> Any:
+    """A word or a policy as it is; entries become a policy that allows them."""
+    if network is None or isinstance(network, str):
+        return network
+    return dict(network) if isinstance(network, Mapping) else {"allow": list(network)}
 
 
 def is_repository(source: str | os.PathLike[str]) -> bool:

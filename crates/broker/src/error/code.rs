@@ -4,6 +4,7 @@ use toolbox::FailureKind;
 
 use super::Error;
 use sandkeep_core::Code;
+use sandkeep_egress::AskError;
 use sandkeep_guestlink::GuestError;
 use sandkeep_runtime::RuntimeError;
 use sandkeep_storage::StorageError;
@@ -28,6 +29,13 @@ impl Error {
             Self::RepositoryNotFound { .. } => Code::RepositoryNotFound,
             Self::RepositoryPrivate { .. } => Code::RepositoryPrivate,
             Self::ReferenceNotFound { .. } => Code::ReferenceNotFound,
+            Self::CodebaseNotFound { .. } => Code::CodebaseNotFound,
+            Self::CodebaseExists { .. } => Code::CodebaseExists,
+            Self::CodebaseInUse { .. } => Code::CodebaseInUse,
+            Self::CodebaseBusy { .. } => Code::CodebaseBusy,
+            Self::CodebaseExclusive { .. } => Code::CodebaseExclusive,
+            Self::RulesServer { .. } => Code::RulesServerFailed,
+            Self::RulesNotServed { .. } => Code::RulesNotServed,
             Self::WebhookNotFound { .. } => Code::WebhookNotFound,
             Self::UploadNotFound { .. } => Code::UploadNotFound,
             Self::NoSpace { .. } => Code::NoSpace,
@@ -69,6 +77,10 @@ impl Error {
             Self::ProcessEnded { .. } => Code::ProcessEnded,
             Self::NoListener { .. } => Code::ListenerNotFound,
             Self::CannotListen { .. } => Code::CannotListen,
+            Self::OverCeiling(_) => Code::NetworkOverCeiling,
+            Self::Gateway { .. } => Code::GatewayFailed,
+            Self::Secrets { .. } => Code::SecretsUnreadable,
+            Self::NetworkAsk(error) => of_ask(error),
             Self::SandboxFailed { .. } => Code::SandboxFailed,
             Self::DataDirInUse { .. } => Code::DataDirInUse,
             Self::DataDir { source, .. } if is_full(source) => Code::StorageFull,
@@ -120,6 +132,19 @@ fn of_file(kind: FailureKind) -> Code {
     }
 }
 
+fn of_ask(error: &AskError) -> Code {
+    match error {
+        AskError::Unknown(_) => Code::NetworkRequestNotFound,
+        AskError::TooMany => Code::LimitReached,
+        AskError::NotAHost(_) => Code::InvalidField,
+        AskError::DoesNotAsk
+        | AskError::Allowed(_)
+        | AskError::Denied { .. }
+        | AskError::Refused(_)
+        | AskError::PolicyFull => Code::NetworkNotAsked,
+    }
+}
+
 fn of_store(error: &StoreError) -> Code {
     match error {
         StoreError::Exists { .. } | StoreError::Conflict { .. } => Code::Conflict,
@@ -146,6 +171,7 @@ fn of_storage(error: &StorageError) -> Code {
         | StorageError::LayerInUse { .. } => Code::StorageInconsistent,
         // It was there when it was looked up, and was removed before it was used.
         StorageError::SnapshotNotFound { .. } => Code::SnapshotNotFound,
+        StorageError::NoDatasetSnapshot { .. } => Code::TemplateNotFound,
         StorageError::Unusable { .. } => Code::StorageUnusable,
         StorageError::Full { .. } => Code::StorageFull,
         StorageError::Io { source, .. } if is_full(source) => Code::StorageFull,
@@ -155,7 +181,9 @@ fn of_storage(error: &StorageError) -> Code {
 
 fn of_runtime(error: &RuntimeError) -> Code {
     match error {
-        RuntimeError::Unsupported { .. } => Code::UnsupportedByRuntime,
+        RuntimeError::Unsupported { .. } | RuntimeError::NoNetwork { .. } => {
+            Code::UnsupportedByRuntime
+        }
         RuntimeError::NotFound { .. } => Code::RuntimeInconsistent,
         RuntimeError::NotRunning { .. } => Code::NotRunning,
         RuntimeError::Io { .. } => Code::RuntimeFailed,

@@ -15,6 +15,7 @@ use sandkeep_guestlink::{
     ShellExecRequest, Stdin,
     journal::{Description, Keep, StdinSource},
 };
+use sandkeep_traces::{step, within};
 
 /// A command, and the shell to run it in.
 pub(crate) struct ShellCommand {
@@ -50,7 +51,7 @@ pub(crate) async fn exec_in_shell(
         },
         timeout: draft.timeout,
     };
-    let answer = guest.exec_in_shell(request);
+    let answer = within(step!("guest.start"), guest.exec_in_shell(request));
     let pump = sending::watch_over(&guest, &id, answer, pending).await?;
     if draft.stdin == StdinSource::Open {
         handle.execs.stdins.open(id, pump.input());

@@ -5,7 +5,11 @@ use std::collections::BTreeMap;
 
 use super::invalid;
 use crate::error::Error;
+use sandkeep_core::network::{NetworkTerms, SecretTerms};
 use sandkeep_core::{Spec, check_env, limits};
+use sandkeep_egress::ca_variables;
+use sandkeep_home::Meta;
+use sandkeep_image::certificates::CERTIFICATES;
 
 /// Default user of a command in a sandbox without an image.
 const DEFAULT_USER: &str = "user";
@@ -38,9 +42,19 @@ pub struct ExecContext {
 }
 
 impl ExecContext {
+    /// For a command of the user, which finds what its network needs in its environment.
+    pub fn of(meta: &Meta, wanted: Wanted) -> Result<Self, Error> {
+        Self::with(&meta.spec, of_network(&meta.terms.network), wanted)
+    }
+
+    /// For a program of our own.
     pub fn fill(spec: &Spec, wanted: Wanted) -> Result<Self, Error> {
+        Self::with(spec, OfNetwork::default(), wanted)
+    }
+
+    fn with(spec: &Spec, network: OfNetwork, wanted: Wanted) -> Result<Self, Error> {
         wanted.check()?;
-        let env = environment(spec, wanted.env)?;
+        let env = environment(spec, network, wanted.env)?;
         let user = match spec.image_defaults() {
             None => wanted.user.unwrap_or_else(|| DEFAULT_USER.to_owned()),
             Some(image) => {
@@ -77,16 +91,42 @@ pub fn own_command(spec: &Spec) -> Result<Vec<String>, Error> {
     }
 }
 
-fn environment(spec: &Spec, own: BTreeMap<String, String>) -> Result<Vec<(String, String)>, Error> {
+/// Variables for the network of a sandbox.
+#[derive(Default)]
+struct OfNetwork {
+    /// Where programs find the certificates that they trust. The sandbox may say otherwise.
+    certificates: Vec<(&'static str, String)>,
+    /// The placeholders of secrets.
+    placeholders: Vec<(String, String)>,
+}
+
+fn of_network(terms: &NetworkTerms) -> OfNetwork {
+    let certificates = match terms.prepared.certificate {
+        true => ca_variables(CERTIFICATES).collect(),
+        false => Vec::new(),
+    };
+    let placeholder =
+        |(name, secret): (&String, &SecretTerms)| (name.clone(), secret.placeholder.clone());
+    OfNetwork { certificates, placeholders: terms.secrets.iter().map(placeholder).collect() }
+}
+
+fn environment(
+    spec: &Spec,
+    network: OfNetwork,
+    own: BTreeMap<String, String>,
+) -> Result<Vec<(String, String)>, Error> {
     let base: &[(&str, &str)] = match spec.image_defaults() {
         None => &BASE_ENV,
         Some(_) => &BASE_ENV_OF_IMAGES,
     };
     let mut env: BTreeMap<String, String> =
         base.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let OfNetwork { certificates, placeholders } = network;
+    env.extend(certificates.into_iter().map(|(name, value)| (name.to_owned(), value)));
     let of_image = spec.image_defaults().map(|image| &image.env).into_iter().flatten();
     let beneath = of_image.chain(spec.env());
     env.extend(beneath.map(|(name, value)| (name.clone(), value.clone())));
+    env.extend(placeholders);
     env.extend(own);
     let size: usize = env.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
     let max = limits::EXEC_STRINGS_MAX_BYTES;

@@ -24,6 +24,7 @@ use sandkeep_guestlink::{
     ExecEnd, ExecEvent, Execution, ExecutionInput,
     journal::{Description, Journal, Writer},
 };
+use sandkeep_traces::{Step, Value, step};
 
 /// The state of an exec before it runs.
 pub(crate) struct PendingExec {
@@ -63,7 +64,8 @@ impl PendingExec {
         let journal = Arc::clone(writer.journal());
         let input = execution.input();
         execs.pids().extend(execution.pid().map(|pid| (journal.id().clone(), pid)));
-        let open = Open { execution, writer, held: None, permit };
+        let step = step!("guest.exec", exec = %journal.id());
+        let open = Open { execution, writer, held: None, permit, step };
         Pump { shared, execs, journal, input, open: Some(open) }
     }
 
@@ -120,6 +122,8 @@ struct Open {
     /// An event that was taken but may not be in the journal yet.
     held: Option<ExecEvent>,
     permit: Busy,
+    /// From its start to its end, for the trace of who started it.
+    step: Step,
 }
 
 impl Pump {
@@ -166,7 +170,10 @@ impl Pump {
 
     /// Writes the end, and returns it as written.
     fn end(&mut self, end: ExecEnd) -> ExecEnd {
-        let Some(Open { execution, writer, permit, .. }) = self.open.take() else { return end };
+        let Some(Open { execution, writer, permit, step, .. }) = self.open.take() else {
+            return end;
+        };
+        note(&step, &end);
         self.execs.tell_end(&self.shared, self.journal.id(), &end);
         let written = writer.end(end);
         failpoint!("exec.after_journal_end");
@@ -197,6 +204,17 @@ impl Pump {
             let tasks = self.shared.tasks.clone();
             tasks.spawn(self.run());
         }
+    }
+}
+
+/// How a command ended, for its trace.
+fn note(step: &Step, end: &ExecEnd) {
+    let (exit_code, signal) = end.outcome.numbers();
+    if let Some(code) = exit_code {
+        step.set("exit_code", || Value::Number(code.into()));
+    }
+    if let Some(signal) = signal {
+        step.set("signal", || Value::Number(signal.into()));
     }
 }
 

@@ -132,7 +132,7 @@ impl Broker {
 
 fn shell_request(handle: &Arc<Handle>, draft: ShellDraft) -> Result<ShellRequest, Error> {
     let wanted = Wanted { env: draft.env, cwd: draft.cwd, user: draft.user };
-    let ExecContext { env, cwd, user } = ExecContext::fill(&handle.meta().spec, wanted)?;
+    let ExecContext { env, cwd, user } = ExecContext::of(&handle.meta(), wanted)?;
     Ok(ShellRequest {
         id: ShellId::random(),
         program: draft.program,

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use tracing::info;
 
 use super::claim::Claim;
+use super::datasets;
 use super::draft::{self, DraftRoom};
 use super::intent::Intent;
-use super::opening::{self, Opened};
+use super::opening::{self, Opened, PathKind};
 use super::progress::{Import, ImportStep, Reporter};
 use super::record::{self, Content, Record, Whose};
 use super::view::{TemplateView, view};
@@ -20,7 +21,7 @@ use sandkeep_core::ledger::Reservation;
 use sandkeep_core::{ImportId, Principal, Scope, TemplateName, failpoint, limits, with_causes};
 use sandkeep_image::{
     image::{Image, ImageError, Platform},
-    source::Source,
+    source::{Given, Source},
 };
 
 /// An admitted import.
@@ -114,7 +115,10 @@ impl Broker {
         let shared = &self.shared;
         let _alone = shared.images.names.join(record::key(&job.whose, &job.name)).await;
         let sandbox = match &opened {
-            Opened::Given { .. } | Opened::Registry { .. } | Opened::Snapshot { .. } => None,
+            Opened::Given { .. }
+            | Opened::Dataset { .. }
+            | Opened::Registry { .. }
+            | Opened::Snapshot { .. } => None,
             Opened::Sandbox(id) => Some(id.clone()),
         };
         let intent = Intent { name: job.name.clone(), sandbox, node: shared.node() };
@@ -122,12 +126,14 @@ impl Broker {
         let begun = intent.write(&*store, &job.id).await?;
         failpoint!("template.after_intent");
         let made = match opened {
-            Opened::Given { given, kind, said } => {
-                job.reporter.step(ImportStep::Reading);
-                match kind.recognize(shared, given, (&job.space, &job.room)).await {
-                    Ok(source) => self.take_over(job, source.as_ref(), &said).await,
+            Opened::Given { given, kind, said } => self.take_given(job, given, kind, &said).await,
+            Opened::Dataset { tree, said } => {
+                let made = match datasets::given(&tree) {
+                    Ok(given) => self.take_given(job, given, PathKind::Dir, &said).await,
                     Err(error) => Err(error),
-                }
+                };
+                datasets::release(shared, tree).await;
+                made
             }
             Opened::Registry { image, said } => {
                 let made = self.take_over(job, image.as_ref(), &said).await;
@@ -150,6 +156,18 @@ impl Broker {
         // Removes layers of a failed import, or of the template that was replaced.
         collect::soon(shared);
         Ok(view(&job.whose, made?))
+    }
+
+    async fn take_given(
+        &self,
+        job: &Job,
+        given: Given,
+        kind: PathKind,
+        said: &str,
+    ) -> Result<Record, Error> {
+        job.reporter.step(ImportStep::Reading);
+        let source = kind.recognize(&self.shared, given, (&job.space, &job.room)).await?;
+        self.take_over(job, source.as_ref(), said).await
     }
 
     async fn take_over(&self, job: &Job, source: &dyn Source, said: &str) -> Result<Record, Error> {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 
 use super::claim::Claim;
+use super::datasets;
 use super::draft::DraftRoom;
 use super::import::unusable;
 use super::upload::Upload;
@@ -26,6 +27,7 @@ use sandkeep_image::{
         registry::{Credentials, Reference, RegistryImage},
     },
 };
+use sandkeep_storage::{DatasetSnapshot, ForeignTree};
 
 /// The source of a template.
 pub enum TemplateSource {
@@ -45,6 +47,8 @@ pub enum TemplateSource {
         id: SandboxId,
         snapshot: Option<SnapshotName>,
     },
+    /// A root file system in the pool of the storage, in one of the operator's datasets.
+    Dataset(DatasetSnapshot),
 }
 
 /// The expected content of a path.
@@ -71,6 +75,10 @@ pub enum Opened {
     },
     Registry {
         image: Box<RegistryImage>,
+        said: String,
+    },
+    Dataset {
+        tree: ForeignTree,
         said: String,
     },
     Sandbox(SandboxId),
@@ -106,6 +114,10 @@ pub async fn open(
             let (given, kind) = (Given::File(file), PathKind::Any);
             let opened = Opened::Given { given, kind, said: "upload".to_owned() };
             return Ok((opened, Arc::new(space)));
+        }
+        TemplateSource::Dataset(snapshot) => {
+            let tree = datasets::open(shared, &snapshot).await?;
+            Opened::Dataset { tree, said: format!("zfs {snapshot}") }
         }
         TemplateSource::Path { kind, path, reach } => {
             let said = path.display().to_string();
@@ -144,7 +156,8 @@ fn open_path(path: &Path, roots: Option<&[PathBuf]>) -> Result<File, Error> {
         return opened.map(File::from).map_err(|error| unreadable(error.into()));
     };
     let beneath = roots.iter().find_map(|root| Some((root, path.strip_prefix(root).ok()?)));
-    let forbidden = || Error::SourceForbidden { path: path.display().to_string() };
+    let setting = "source_roots";
+    let forbidden = || Error::SourceForbidden { path: path.display().to_string(), setting };
     let (root, rest) = beneath.ok_or_else(forbidden)?;
     match open_beneath(root, rest) {
         Ok(file) => Ok(file.into()),
@@ -166,7 +179,7 @@ fn open_beneath(root: &Path, rest: &Path) -> io::Result<OwnedFd> {
     Ok(openat2(&root, rest, FLAGS, Mode::empty(), resolve)?)
 }
 
-fn given(file: File) -> Result<Given, Error> {
+pub fn given(file: File) -> Result<Given, Error> {
     let unusable = |problem: String| Error::SourceInvalid { problem };
     let kind = file.metadata().map_err(|error| unusable(error.to_string()))?.file_type();
     match (kind.is_dir(), kind.is_file()) {

@@ -53,6 +53,34 @@ pub(crate) struct Bringing {
     pub opened: Opened,
 }
 
+/// A directory of a volume that nobody uses yet, and what it gets.
+pub(crate) struct Filling<'a> {
+    pub shared: &'a Arc<Shared>,
+    pub root: Root,
+    pub path: String,
+}
+
+impl Filling<'_> {
+    /// Copies a directory, or unpacks an archive. A repository needs a sandbox.
+    pub async fn fill(self, opened: Opened) -> Result<(), Error> {
+        let Self { shared, root, path } = self;
+        match opened {
+            Opened::Directory(directory) => {
+                write(shared, move |shared, room| copy(shared, &root, &path, &directory, room))
+                    .await
+            }
+            Opened::Archive(archive) => {
+                write(shared, move |shared, room| unpack(shared, &root, &path, &archive, room))
+                    .await
+            }
+            Opened::Repository { .. } | Opened::Remote(_) => {
+                let problem = "a repository can only be cloned inside a sandbox".to_owned();
+                Err(Error::SourceInvalid { problem })
+            }
+        }
+    }
+}
+
 impl Supervisor {
     /// Puts the workspace, or what it is created from, into the new volume.
     pub(crate) async fn bring_source(&self, bringing: &Bringing, root: &Root) -> Result<(), Error> {
@@ -111,17 +139,25 @@ impl Supervisor {
         &self,
         work: impl FnOnce(&Shared, &SpaceCheck) -> Result<u64, WorkspaceError> + Send + 'static,
     ) -> Result<(), Error> {
-        let shared = Arc::clone(&self.shared);
-        let pool = Arc::new(PoolRoom::new(&shared));
-        let room = pool.as_room();
-        let written = self.shared.tasks.spawn_blocking(move || work(&shared, &room)).await;
-        let written = written.map_err(|_| Error::ShuttingDown)?.map_err(unusable);
-        let skipped = draft::told(written, pool.refused())?;
-        if skipped > 0 {
-            info!(id = %self.id(), skipped, "what is no file, link or directory was left out of a workspace");
-        }
-        Ok(())
+        write(&self.shared, work).await
     }
+}
+
+async fn write(
+    shared: &Arc<Shared>,
+    work: impl FnOnce(&Shared, &SpaceCheck) -> Result<u64, WorkspaceError> + Send + 'static,
+) -> Result<(), Error> {
+    let shared = Arc::clone(shared);
+    let tasks = shared.tasks.clone();
+    let pool = Arc::new(PoolRoom::new(&shared));
+    let room = pool.as_room();
+    let written = tasks.spawn_blocking(move || work(&shared, &room)).await;
+    let written = written.map_err(|_| Error::ShuttingDown)?.map_err(unusable);
+    let skipped = draft::told(written, pool.refused())?;
+    if skipped > 0 {
+        info!(skipped, "what is no file, link or directory was left out");
+    }
+    Ok(())
 }
 
 /// Returns how many entries were left out.

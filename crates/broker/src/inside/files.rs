@@ -2,6 +2,7 @@
 //! a file of a volume for it.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,16 +13,22 @@ use toolbox::{
     Written,
 };
 
+use super::changed::Changing;
 use super::toolbox::{Lines, Presence, ToolboxInput, ToolboxRequest, ToolboxRun, begin};
 use crate::Broker;
 use crate::error::Error;
 use crate::lifecycle::handle::Handle;
+use crate::shared::Shared;
 use sandkeep_core::{Principal, SandboxId, limits};
 
 /// A file or an archive that is being downloaded. Dropping it ends the reading inside.
 pub struct FileStream(ToolboxRun);
 
 impl FileStream {
+    pub(crate) fn of(run: ToolboxRun) -> Self {
+        Self(run)
+    }
+
     /// The next bytes; `None` at the regular end.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         self.0.data().await
@@ -31,10 +38,22 @@ impl FileStream {
 /// A file or an archive that is being uploaded. Dropping it before the end changes nothing inside.
 pub struct FileUpload<T> {
     run: ToolboxRun,
+    /// Told of a success.
+    changing: Option<(Changing, Arc<Shared>, Arc<Handle>)>,
     answer: std::marker::PhantomData<fn() -> T>,
+    /// What is done before the caller learns of the end.
+    afterwards: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
 impl<T: serde::de::DeserializeOwned> FileUpload<T> {
+    pub(crate) fn of(
+        run: ToolboxRun,
+        afterwards: Pin<Box<dyn Future<Output = ()> + Send>>,
+    ) -> Self {
+        let afterwards = Some(afterwards);
+        Self { run, changing: None, answer: std::marker::PhantomData, afterwards }
+    }
+
     /// The input for its bytes, and their end.
     pub fn input(&self) -> ToolboxInput {
         self.run.input()
@@ -45,7 +64,14 @@ impl<T: serde::de::DeserializeOwned> FileUpload<T> {
         mut self,
         sending: impl Future<Output = Result<(), E>>,
     ) -> Result<T, E> {
-        self.run.answer_while(sending).await
+        let answer = self.run.answer_while(sending).await;
+        if let Some(afterwards) = self.afterwards.take() {
+            afterwards.await;
+        }
+        if let (Ok(_), Some((changing, shared, handle))) = (&answer, self.changing.take()) {
+            changing.done(&shared, &handle);
+        }
+        answer
     }
 }
 
@@ -120,10 +146,7 @@ impl Broker {
         path: RawPath,
         reach: Reach,
     ) -> Result<(), Error> {
-        self.run(who, id, ToolboxRequest::short(Operation::Remove { path, reach }))
-            .await?
-            .answer()
-            .await
+        self.change(who, id, Operation::Remove { path, reach }).await
     }
 
     pub async fn list_files(
@@ -141,10 +164,7 @@ impl Broker {
         id: &SandboxId,
         request: MakeDirectory,
     ) -> Result<Entry, Error> {
-        self.run(who, id, ToolboxRequest::short(Operation::MakeDirectory(request)))
-            .await?
-            .answer()
-            .await
+        self.change(who, id, Operation::MakeDirectory(request)).await
     }
 
     pub async fn move_file(
@@ -153,7 +173,7 @@ impl Broker {
         id: &SandboxId,
         request: MoveEntry,
     ) -> Result<Entry, Error> {
-        self.run(who, id, ToolboxRequest::short(Operation::Move(request))).await?.answer().await
+        self.change(who, id, Operation::Move(request)).await
     }
 
     pub async fn change_mode(
@@ -162,10 +182,7 @@ impl Broker {
         id: &SandboxId,
         request: ChangeMode,
     ) -> Result<Entry, Error> {
-        self.run(who, id, ToolboxRequest::short(Operation::ChangeMode(request)))
-            .await?
-            .answer()
-            .await
+        self.change(who, id, Operation::ChangeMode(request)).await
     }
 
     pub async fn watch_files(
@@ -211,8 +228,28 @@ impl Broker {
         id: &SandboxId,
         operation: Operation,
     ) -> Result<FileUpload<T>, Error> {
-        let run = self.run(who, id, ToolboxRequest::long(operation)).await?;
-        Ok(FileUpload { run, answer: std::marker::PhantomData })
+        let changing = Changing::by(who, &operation);
+        let handle = self.shared.find(who, id)?;
+        let run = begin(&self.shared, &handle, ToolboxRequest::long(operation)).await?;
+        let changing = changing.map(|changing| (changing, Arc::clone(&self.shared), handle));
+        Ok(FileUpload { run, changing, answer: std::marker::PhantomData, afterwards: None })
+    }
+
+    /// A short operation that changes something.
+    async fn change<T: serde::de::DeserializeOwned>(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        operation: Operation,
+    ) -> Result<T, Error> {
+        let changing = Changing::by(who, &operation);
+        let handle = self.shared.find(who, id)?;
+        let mut run = begin(&self.shared, &handle, ToolboxRequest::short(operation)).await?;
+        let answer = run.answer().await?;
+        if let Some(changing) = changing {
+            changing.done(&self.shared, &handle);
+        }
+        Ok(answer)
     }
 
     async fn run(

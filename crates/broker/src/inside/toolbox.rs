@@ -28,12 +28,14 @@ use crate::execs::rejoin::collect;
 use crate::execs::{ExecContext, Wanted, admitted, check_limits};
 use crate::lifecycle::activity::Busy;
 use crate::lifecycle::handle::Handle;
+use crate::policy::slots::Slot;
 use crate::shared::Shared;
 use sandkeep_core::{ExecId, Privilege, Spec, api::ExecLimits, limits};
 use sandkeep_guestlink::{
     ExecEnd, ExecEvent, ExecRequest, Execution, ExecutionInput, Guest, GuestError, Outcome,
     OutputStream, Stdin, TOOLBOX_NAME,
 };
+use sandkeep_traces::{Step, step};
 
 /// The user that the toolbox runs as.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,6 +126,7 @@ pub struct ToolboxRun {
     state: State,
     sends: Sends,
     _place: Held,
+    _step: Step,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,6 +144,10 @@ enum Held {
     },
     Onlooker {
         _permit: OwnedSemaphorePermit,
+    },
+    /// It works on a codebase, and in no sandbox.
+    Jail {
+        _slot: Slot,
     },
 }
 
@@ -170,6 +177,31 @@ pub(crate) async fn begin_in_new(
     run(shared, Arc::clone(guest), spec, request, Held::Making).await
 }
 
+/// The same on the files of a codebase, in a jail.
+pub(crate) async fn begin_in_jail(
+    shared: &Arc<Shared>,
+    jail: Arc<dyn Guest>,
+    operation: Operation,
+    timeout: Option<Duration>,
+    slot: Slot,
+) -> Result<ToolboxRun, Error> {
+    let sends = Sends::of(&operation);
+    let asked = encoded(&Request { base: None, operation })?;
+    let request = ExecRequest {
+        id: ExecId::random(),
+        argv: vec![TOOLBOX_NAME.to_owned()],
+        env: Default::default(),
+        cwd: None,
+        user: String::new(),
+        stdin: Stdin::Piped,
+        terminal: None,
+        timeout,
+        privilege: Privilege::None,
+        limits: Default::default(),
+    };
+    start(shared, jail, (request, asked), sends, Held::Jail { _slot: slot }).await
+}
+
 async fn run(
     shared: &Arc<Shared>,
     guest: Arc<dyn Guest>,
@@ -179,9 +211,19 @@ async fn run(
 ) -> Result<ToolboxRun, Error> {
     let sends = Sends::of(&request.operation);
     check_limits(&request.limits, shared, spec)?;
-    let (request, asked) = requests(spec, request)?;
+    start(shared, guest, requests(spec, request)?, sends, held).await
+}
+
+async fn start(
+    shared: &Arc<Shared>,
+    guest: Arc<dyn Guest>,
+    (request, asked): (ExecRequest, Vec<u8>),
+    sends: Sends,
+    held: Held,
+) -> Result<ToolboxRun, Error> {
     let shared = Arc::clone(shared);
     let tasks = shared.tasks.clone();
+    let step = step!("guest.toolbox");
     // In a separate task: if the caller disconnects in between, the run is still known, and is ended.
     let started = tasks.spawn(async move {
         let id = request.id.clone();
@@ -193,6 +235,7 @@ async fn run(
                 complaint: Vec::new(),
                 state: State::Running,
                 _place: held,
+                _step: step,
                 shared,
                 guest,
                 id,
@@ -239,12 +282,7 @@ fn requests(spec: &Spec, request: ToolboxRequest) -> Result<(ExecRequest, Vec<u8
     let ExecContext { env, cwd, user } =
         ExecContext::fill(spec, Wanted { user, ..Wanted::default() })?;
     let base = cwd.map(|cwd| RawPath::from(cwd.as_str()));
-    let asked = serde_json::to_vec(&Request { base, operation: request.operation });
-    let asked = asked.map_err(|error| broke(format!("cannot ask it: {error}")))?;
-    if asked.len() > HEAD_MAX {
-        let problem = format!("it has {} bytes, more than {HEAD_MAX}", asked.len());
-        return Err(Error::InvalidField { field: "request", problem });
-    }
+    let head = encoded(&Request { base, operation: request.operation })?;
     let request = ExecRequest {
         id: ExecId::random(),
         argv: vec![TOOLBOX_NAME.to_owned()],
@@ -258,9 +296,19 @@ fn requests(spec: &Spec, request: ToolboxRequest) -> Result<(ExecRequest, Vec<u8
         privilege,
         limits: request.limits,
     };
+    Ok((request, head))
+}
+
+fn encoded(request: &Request) -> Result<Vec<u8>, Error> {
+    let asked = serde_json::to_vec(request);
+    let asked = asked.map_err(|error| broke(format!("cannot ask it: {error}")))?;
+    if asked.len() > HEAD_MAX {
+        let problem = format!("it has {} bytes, more than {HEAD_MAX}", asked.len());
+        return Err(Error::InvalidField { field: "request", problem });
+    }
     let mut head = Vec::new();
     encode(&Frame::Head(asked), &mut head);
-    Ok((request, head))
+    Ok(head)
 }
 
 /// Whether the guest may have started it although it did not answer.

@@ -1,7 +1,7 @@
 //! When a sandbox was last used, and whether it is in use now. An exec holds a [`Busy`] while it runs; every other use
 //! [`touch`](Activity::touch)es the sandbox.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,9 +9,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::clock::Clock;
 use crate::error::Error;
-use sandkeep_core::{Moment, limits};
+use sandkeep_core::{Moment, SandboxId, Verb, limits};
 
 pub(crate) struct Activity {
+    id: SandboxId,
     clock: Arc<dyn Clock>,
     boot_id: String,
     last: Mutex<Last>,
@@ -23,6 +24,17 @@ pub(crate) struct Activity {
     execs: AtomicUsize,
     /// How many of them are commands that a client may wait for, and not processes.
     commands: watch::Sender<usize>,
+    /// Whether new commands are kept out.
+    shut: AtomicBool,
+}
+
+/// New commands are kept out for as long as it is there.
+pub(crate) struct Shut(Arc<Activity>);
+
+impl Drop for Shut {
+    fn drop(&mut self) {
+        self.0.shut.store(false, Ordering::SeqCst);
+    }
 }
 
 struct Last {
@@ -53,8 +65,14 @@ enum Kind {
 }
 
 impl Activity {
-    pub fn new(clock: Arc<dyn Clock>, boot_id: &str, at: Moment, execs_max: usize) -> Self {
+    pub fn new(
+        id: &SandboxId,
+        clock: Arc<dyn Clock>,
+        (boot_id, at): (&str, Moment),
+        execs_max: usize,
+    ) -> Self {
         Self {
+            id: id.clone(),
             clock,
             boot_id: boot_id.to_owned(),
             last: Mutex::new(Last { at, noted: Noted::Yes, slack: Duration::ZERO }),
@@ -63,6 +81,7 @@ impl Activity {
             process_places: Arc::new(Semaphore::new(limits::PROCESSES_PER_SANDBOX_MAX)),
             execs: AtomicUsize::new(0),
             commands: watch::Sender::new(0),
+            shut: AtomicBool::new(false),
         }
     }
 
@@ -91,8 +110,20 @@ impl Activity {
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
             Error::LimitReached { what: "execs in this sandbox", limit: self.execs_max }
         })?;
+        // It counts before it looks, and a pause shuts before it counts: one of both sees the other.
+        let busy = self.busy(Kind::Command, Some(place));
+        if self.shut.load(Ordering::SeqCst) {
+            let (id, verb, under_way) = (self.id.clone(), Verb::Exec, Verb::Pause);
+            return Err(Error::Busy { id, verb, under_way });
+        }
         self.touch();
-        Ok(self.busy(Kind::Command, Some(place)))
+        Ok(busy)
+    }
+
+    /// Keeps new commands out; those that run go on.
+    pub fn shut(self: &Arc<Self>) -> Shut {
+        self.shut.store(true, Ordering::SeqCst);
+        Shut(Arc::clone(self))
     }
 
     /// The same for an exec that an earlier daemon started. It is running, so it counts even beyond the limit.
@@ -113,6 +144,12 @@ impl Activity {
     /// The same for a process that an earlier daemon started.
     pub fn resume_process(self: &Arc<Self>) -> Busy {
         self.busy(Kind::Process, Arc::clone(&self.process_places).try_acquire_owned().ok())
+    }
+
+    /// A use that is no exec: while it is held, the sandbox is not idle.
+    pub fn hold(self: &Arc<Self>) -> Busy {
+        self.touch();
+        self.busy(Kind::Process, None)
     }
 
     fn busy(self: &Arc<Self>, kind: Kind, place: Option<OwnedSemaphorePermit>) -> Busy {

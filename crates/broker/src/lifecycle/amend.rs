@@ -2,19 +2,25 @@
 
 use std::sync::Arc;
 
+use tracing::warn;
+
 use super::handle::Handle;
 use super::request::Command;
 use super::supervisor::Supervisor;
 use crate::Broker;
+use crate::codebases;
 use crate::error::Error;
 use crate::policy::admission;
 use crate::view::View;
-use sandkeep_core::{Principal, SandboxId, TermsPatch, Trigger, Verb, failpoint};
+use sandkeep_core::rules::RulesDraft;
+use sandkeep_core::{Principal, SandboxId, State, TermsPatch, Trigger, Verb, failpoint};
 
 /// A change of a sandbox's terms.
 pub(crate) struct Amendment {
     pub patch: TermsPatch,
     pub restart: Restart,
+    /// New rules for its codebase.
+    pub rules: Option<RulesDraft>,
 }
 
 /// Whether the timeout restarts.
@@ -40,7 +46,7 @@ impl Broker {
             Some(_) => Restart::Yes,
             None => Restart::No,
         };
-        self.ask_to_amend(&handle, Amendment { patch, restart }).await
+        self.ask_to_amend(&handle, Amendment { patch, restart, rules: None }).await
     }
 
     /// Restarts both timeouts of a sandbox, with a new timeout if one is given.
@@ -57,10 +63,14 @@ impl Broker {
             return Ok(handle.view());
         }
         let patch = TermsPatch { timeout_secs: timeout_secs.map(Some), ..TermsPatch::default() };
-        self.ask_to_amend(&handle, Amendment { patch, restart: Restart::Yes }).await
+        self.ask_to_amend(&handle, Amendment { patch, restart: Restart::Yes, rules: None }).await
     }
 
-    async fn ask_to_amend(&self, handle: &Handle, amendment: Amendment) -> Result<View, Error> {
+    pub(crate) async fn ask_to_amend(
+        &self,
+        handle: &Handle,
+        amendment: Amendment,
+    ) -> Result<View, Error> {
         let amend = |reply| Command::Amend(Box::new(amendment), reply);
         handle.ask(&self.shared, Verb::Amend, amend).await?;
         Ok(handle.view())
@@ -71,7 +81,25 @@ impl Supervisor {
     /// Changes the terms: first in the row, which is authoritative, then in the metadata.
     pub(crate) async fn amend(&mut self, amendment: Amendment) -> Result<(), Error> {
         let (status, _) = self.next(Trigger::Begin(Verb::Amend))?;
-        let terms = self.meta.terms.patched(&amendment.patch, &self.shared.policy.timeouts)?;
+        let mut terms = self.meta.terms.patched(&amendment.patch, &self.shared.policy.timeouts)?;
+        if let Some(rules) = amendment.rules {
+            let before = terms.clone();
+            terms.rules = Some(rules);
+            let served = codebases::is_served(&before) && codebases::is_served(&terms);
+            let state = self.status().state();
+            if served && state == State::Running {
+                codebases::replace_served(&self.shared, self.id(), &terms).await?;
+            } else if state != State::Stopped {
+                // What mounts keep stays as it is while something runs on them.
+                let id = self.id().clone();
+                return Err(Error::WrongState {
+                    id,
+                    state,
+                    verb: Verb::Amend,
+                    helps: Some(Verb::Stop),
+                });
+            }
+        }
         admission::check_terms(&terms, self.runtime.as_ref(), &self.shared.policy)?;
         let began = match amendment.restart {
             Restart::Yes => self.shared.now(),
@@ -96,6 +124,7 @@ impl Supervisor {
         };
         if let Err(error) = recorded {
             self.meta = before;
+            self.give_back_rules().await;
             self.give_up_name(rename.flatten()).await;
             return Err(error);
         }
@@ -107,5 +136,20 @@ impl Supervisor {
         failpoint!("amend.after_meta");
         self.set_alarm();
         Ok(())
+    }
+
+    /// A server that was told of rules which could not be recorded keeps the recorded ones again.
+    async fn give_back_rules(&self) {
+        let has_codebase = self.meta.spec.codebase().is_some();
+        if !has_codebase
+            || self.status().state() != State::Running
+            || !codebases::is_served(&self.meta.terms)
+        {
+            return;
+        }
+        let told = codebases::replace_served(&self.shared, self.id(), &self.meta.terms).await;
+        if let Err(error) = told {
+            warn!(id = %self.id(), %error, "a server keeps rules that are not recorded");
+        }
     }
 }

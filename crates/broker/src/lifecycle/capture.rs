@@ -43,6 +43,7 @@ impl Supervisor {
 
     async fn make_layer(&self, layer: &LayerId) -> Result<(), Error> {
         let base = crate::images::base(&self.meta.spec)?;
-        self.volume.stored("a layer")?.layer(None, base.layers(), layer).await
+        let volume = self.volume.stored("a layer")?;
+        self.unless_destroyed(volume.layer(None, base.layers(), layer)).await
     }
 }

@@ -21,9 +21,11 @@ use super::request::{Answer, Command};
 use super::supervisor::{Fate, Supervisor, telling::PublishedState};
 use super::volume::{Stored, Volume};
 use crate::Broker;
+use crate::codebases;
 use crate::error::Error;
 use crate::health;
 use crate::images::workspace::{self, Bringing};
+use crate::network::Values;
 use crate::policy::admission::{self, volume_quota};
 use crate::records::directory::request_name;
 use crate::records::idempotency::{self, Claim, Known, Vacancy};
@@ -36,12 +38,15 @@ use sandkeep_core::{
 use sandkeep_home::{DataDir, Meta, Phase};
 use sandkeep_image::{Template, make_workdir};
 use sandkeep_runtime::Runtime;
+use sandkeep_traces::{step, within};
 use sandkeep_tree::Root;
 
 /// The supervisor's input for creating an admitted sandbox.
 pub(crate) struct Creation {
     pub template: Arc<dyn Template>,
     pub origin: Origin,
+    /// The values of its secrets.
+    pub secrets: Values,
     pub claim: Option<Claim>,
 }
 
@@ -93,6 +98,7 @@ pub(crate) fn new_meta(shared: &Shared, owner: Owner, spec: Spec, terms: Terms) 
     meta.began = shared.now();
     meta.created_at = meta.began.wall;
     meta.terms = terms;
+    meta.terms.network.prepared = meta.terms.network.needs();
     meta
 }
 
@@ -114,7 +120,8 @@ impl Broker {
             let (shared, name) = (&broker.shared, request_name(&key, &who));
             let owner = admission::owner(&who, &draft)?;
             // Including the owner, because a key may be bound to a project.
-            let fingerprint = idempotency::fingerprint(&(&owner, &draft));
+            let hidden = idempotency::without_values(&draft, shared.data.secret());
+            let fingerprint = idempotency::fingerprint(&(&owner, hidden));
             let _only = shared.creates.join(name.clone()).await;
             match idempotency::look(shared, &key, name, fingerprint, &owner).await? {
                 Known::Made(mut views) => Ok(views.pop().expect("a create makes one sandbox")),
@@ -142,8 +149,17 @@ impl Broker {
             }
             let owner = admission::owner(who, &draft)?;
             let (slot, name) = (draft.slot.clone(), draft.name.clone());
+            let secrets = draft.secrets.iter().flatten();
+            let secrets =
+                secrets.map(|(name, secret)| (name.clone(), secret.value.clone())).collect();
             let reach = draft.source.as_ref().map(|source| source.reach).unwrap_or_default();
-            let admitted = admission::admit(shared, &owner, draft).await?;
+            let codebase = codebases::wanted(shared, who, &draft)?;
+            let mut admitted =
+                within(step!("admission"), admission::admit(shared, &owner, draft)).await?;
+            if let Some(codebase) = codebase {
+                let spec = admitted.spec.clone();
+                admitted.spec = codebase.attach(admitted.runtime.as_ref(), spec)?;
+            }
             if admitted.spec.keeper() == FileLocation::Storage {
                 health::refuse_when_full(shared).await?;
             }
@@ -160,7 +176,8 @@ impl Broker {
             admission::check_row(&meta)?;
             let claim = key.map(|key| key.claim(&shared.directory, vec![meta.id.clone()]));
             let template = Arc::clone(&admitted.template.template);
-            let creation = Creation { template, origin: Origin::Template(workspace), claim };
+            let origin = Origin::Template(workspace);
+            let creation = Creation { template, origin, secrets, claim };
             let new = NewSandbox::new(shared, Arc::clone(admitted.runtime), meta, creation);
             shared.admit(std::slice::from_ref(&new.handle))?;
             // From here on the sandbox itself protects its template's layers.
@@ -176,10 +193,10 @@ impl Broker {
 impl Supervisor {
     /// Creates and launches the sandbox. On failure, everything is removed again and the error is the first cause.
     pub(crate) async fn create(&mut self, creation: Creation) -> (Fate, Result<(), Error>) {
-        let Creation { template, origin, mut claim } = creation;
+        let Creation { template, origin, secrets, mut claim } = creation;
         let (fate, result) = match self.claim_place(claim.as_mut()).await {
             Err(refused) => (Fate::Gone, Err(refused)),
-            Ok(()) => match self.make(template.as_ref(), &origin, claim.as_mut()).await {
+            Ok(()) => match self.make(template.as_ref(), &origin, &secrets, claim.as_mut()).await {
                 Ok(()) => (Fate::Lives, Ok(())),
                 Err(cause) => (self.unmake(&cause).await, Err(cause)),
             },
@@ -251,6 +268,7 @@ impl Supervisor {
         &mut self,
         template: &dyn Template,
         origin: &Origin,
+        secrets: &Values,
         claim: Option<&mut Claim>,
     ) -> Result<(), Error> {
         let home = async {
@@ -261,7 +279,7 @@ impl Supervisor {
             };
             self.shared.blocking(make).await?;
             failpoint!("create.after_home");
-            Ok::<(), Error>(())
+            self.keep_secrets(secrets).await
         };
         // The row's revision must be kept even if the rest fails.
         let mut revision = self.revision;
@@ -282,8 +300,9 @@ impl Supervisor {
                     Some(self.fork_volume(sandbox, snapshot).await?)
                 }
             };
-            let plan = self.plan(template, root);
-            self.runtime.create(&plan).await?;
+            self.install_certificate(root.as_ref()).await?;
+            let plan = self.plan(template, root).await?;
+            within(step!("runtime.create"), self.runtime.create(&plan)).await?;
             failpoint!("create.after_runtime_create");
             Ok::<_, Error>(plan)
         };
@@ -294,8 +313,9 @@ impl Supervisor {
         if let Origin::Snapshot { .. } = origin {
             self.seal_base().await?;
         }
-        self.runtime.start(&plan).await?;
+        within(step!("runtime.start"), self.runtime.start(&plan)).await?;
         failpoint!("create.after_launch");
+        self.open_network().await?;
         let guest = self.enter().await?;
         if let Origin::Template(Some(workspace)) = origin {
             self.finish_source(workspace, &guest).await?;
@@ -334,6 +354,9 @@ impl Supervisor {
         }
         if let Some(defaults) = self.meta.spec.image_defaults() {
             make_workdir(&root, &defaults.workdir).await?;
+        }
+        if let Some(codebase) = self.meta.spec.codebase() {
+            make_workdir(&root, &codebase.path).await?;
         }
         failpoint!("create.after_template");
         if let Some(workspace) = workspace {

@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::shared::Shared;
 use sandkeep_core::{Operation, Principal, SandboxId, Trigger, Verb, failpoint, with_causes};
 use sandkeep_home::{DataDir, Phase};
+use sandkeep_traces::{step, within};
 
 impl Broker {
     /// Removes a sandbox and all its data.
@@ -74,7 +75,12 @@ impl Supervisor {
     pub(crate) async fn tear_down(&mut self) -> Result<(), Error> {
         // Only the runtime that created it can confirm that nothing is left.
         self.shared.runtime(self.meta.spec.runtime())?;
-        self.runtime.destroy(self.id()).await?;
+        self.network.close();
+        // Nothing is added to its log in its home any more.
+        self.shared.network.flush().await;
+        // First, so that no process of the sandbox can wait for it while it is killed.
+        self.end_server().await?;
+        within(step!("runtime.destroy"), self.runtime.destroy(self.id())).await?;
         failpoint!("destroy.after_runtime");
         // A concurrent fork gets all of it, or an error that it is gone.
         let nobody_reads = self.snapshots.removing().await;

@@ -23,6 +23,7 @@ use super::volume::Stored;
 use super::work::FileWork;
 use crate::Broker;
 use crate::error::Error;
+use crate::shared::Shared;
 use sandkeep_core::ledger::Reservation;
 use sandkeep_core::{Principal, SandboxId, SnapshotId, SnapshotName, Spec, State, limits};
 use sandkeep_image::identity;
@@ -32,12 +33,13 @@ use sandkeep_tree::{
 };
 
 pub use bundle::DiffBundle;
+pub(crate) use bundle::pass_on;
 
 /// The names of points in time that are not snapshots.
 const NOW: &str = "now";
 const BASE: &str = "base";
 /// Name of the comparing thread's work, for errors.
-pub(super) const READ: &str = "read files of two points in time";
+pub(crate) const READ: &str = "read files of two points in time";
 /// Where runtimes mount something of their own in every sandbox.
 const MOUNTED: [&str; 2] = ["dev", "proc"];
 
@@ -148,8 +150,7 @@ impl Broker {
         let mut hidden = self.hidden(&handle)?;
         if [&from, &to].iter().any(|point| matches!(point, Point::OfAncestor(..))) {
             // A fork has an identity of its own, which is no change.
-            let own = identity::files().filter_map(|path| TreePath::clean(path.as_bytes()).ok());
-            hidden.extend(own);
+            hidden.extend(own_identity());
         }
         let options = Options {
             hidden,
@@ -196,10 +197,7 @@ impl Broker {
 
     /// What is mounted in a sandbox, and not part of its volume.
     pub(crate) fn hidden(&self, handle: &Handle) -> Result<Vec<TreePath>, Error> {
-        let binds = self.shared.template_of(&handle.meta().spec)?.binds();
-        let bound = binds.iter().map(|bind| bind.target.as_os_str().as_encoded_bytes());
-        let all = MOUNTED.iter().map(|name| name.as_bytes()).chain(bound);
-        Ok(all.filter_map(|path| TreePath::clean(path).ok()).collect())
+        hidden(&self.shared, handle)
     }
 
     /// Clones keep inode numbers on btrfs, and on no other known file system.
@@ -301,6 +299,18 @@ impl Point {
             Self::Now => Side::Now,
         }
     }
+}
+
+pub(super) fn hidden(shared: &Shared, handle: &Handle) -> Result<Vec<TreePath>, Error> {
+    let binds = shared.template_of(&handle.meta().spec)?.binds();
+    let bound = binds.iter().map(|bind| bind.target.as_os_str().as_encoded_bytes());
+    let all = MOUNTED.iter().map(|name| name.as_bytes()).chain(bound);
+    Ok(all.filter_map(|path| TreePath::clean(path).ok()).collect())
+}
+
+/// The files in which a fork differs from its source although nobody changed them.
+pub(super) fn own_identity() -> impl Iterator<Item = TreePath> {
+    identity::files().filter_map(|path| TreePath::clean(path.as_bytes()).ok())
 }
 
 /// A path inside, as a caller gave it; a relative one begins in the working directory. That as a whole is `.`, and never

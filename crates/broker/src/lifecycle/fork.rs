@@ -19,10 +19,12 @@ use tracing::{debug, info, warn};
 
 use super::create::{Creation, NewSandbox, Origin, new_meta};
 use super::handle::Handle;
+use super::race::Row;
 use super::supervisor::{Supervisor, denied_error};
 use crate::Broker;
 use crate::error::Error;
 use crate::health;
+use crate::network::{Values, secrets_of};
 use crate::policy::admission::{self, volume_quota};
 use crate::records::directory::{Share, request_name};
 use crate::records::idempotency::{self, Claim, Known, Vacancy};
@@ -78,9 +80,23 @@ struct Source {
     named: Option<SnapshotName>,
 }
 
+/// Who asks for forks.
+pub(super) enum For {
+    /// A caller, who may repeat the request under an idempotency key.
+    Caller(Option<Vacancy>),
+    /// A race: its row names the forks before they are final, because it removes them.
+    Race,
+}
+
+/// New forks, and the row of the race that they are for.
+pub(super) struct Forked {
+    pub handles: Vec<Arc<Handle>>,
+    pub race: Option<Row>,
+}
+
 /// Whether the forks of a failed request have been removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unmade {
+pub(super) enum Unmade {
     All,
     NotYet,
 }
@@ -94,10 +110,7 @@ impl Broker {
         draft: ForkDraft,
         key: Option<IdempotencyKey>,
     ) -> Result<Vec<View>, Error> {
-        if !(1..=limits::FORKS_MAX).contains(&draft.count) {
-            let problem = format!("from 1 to {}", limits::FORKS_MAX);
-            return Err(Error::InvalidField { field: "count", problem });
-        }
+        check_count(draft.count)?;
         if draft.name.is_some() && draft.count != 1 {
             let problem = "only one sandbox can have it; leave it out, or make one fork".to_owned();
             return Err(Error::InvalidField { field: "name", problem });
@@ -120,7 +133,8 @@ impl Broker {
         let runtime = shared.runtime_label(Some(handle.meta().spec.runtime()));
         let verbs = shared.telemetry.verbs();
         let Some(key) = key else {
-            return verbs.measure(Verb::Fork, runtime, self.fork_all(handle, draft, None)).await;
+            let forked = self.fork_all(handle, draft, For::Caller(None));
+            return Ok(views(verbs.measure(Verb::Fork, runtime, forked).await?));
         };
         let name = request_name(&key, who);
         let fingerprint = idempotency::fingerprint(&(FORKS, id, &draft));
@@ -129,18 +143,18 @@ impl Broker {
         match idempotency::look(shared, &key, name, fingerprint, &owner).await? {
             Known::Made(views) => Ok(views),
             Known::Nothing(vacancy) => {
-                let forked = self.fork_all(handle, draft, Some(vacancy));
-                verbs.measure(Verb::Fork, runtime, forked).await
+                let forked = self.fork_all(handle, draft, For::Caller(Some(vacancy)));
+                Ok(views(verbs.measure(Verb::Fork, runtime, forked).await?))
             }
         }
     }
 
-    async fn fork_all(
+    pub(super) async fn fork_all(
         &self,
         handle: Arc<Handle>,
         draft: ForkDraft,
-        key: Option<Vacancy>,
-    ) -> Result<Vec<View>, Error> {
+        purpose: For,
+    ) -> Result<Forked, Error> {
         handle.activity.touch();
         self.admit_forks(&handle, draft.count).await?;
         health::refuse_when_full(&self.shared).await?;
@@ -150,7 +164,7 @@ impl Broker {
         };
         failpoint!("fork.after_snapshot");
         let source = Source { handle, snapshot, named: draft.snapshot.clone() };
-        let made = self.fork_from(&source, &draft, key).await;
+        let made = self.fork_from(&source, &draft, purpose).await;
         if source.named.is_none() {
             self.remove_transient(&source).await;
             failpoint!("fork.after_transient");
@@ -173,6 +187,12 @@ impl Broker {
         self.shared.registry.refuse_over(&meta.owner, share, &self.shared.policy.quotas).await
     }
 
+    /// A fork has the network of its source, or is not made.
+    fn admit_network(&self, source: &Source, terms: &Terms) -> Result<(), Error> {
+        let runtime = self.shared.runtime(source.handle.meta().spec.runtime())?;
+        self.shared.network.check_fork(&terms.network, runtime.as_ref())
+    }
+
     /// If it cannot be removed now, reconcile removes it, because nothing refers to it.
     async fn remove_transient(&self, source: &Source) {
         let (handle, snapshot) = (&source.handle, source.snapshot.clone());
@@ -187,16 +207,24 @@ impl Broker {
         &self,
         source: &Source,
         draft: &ForkDraft,
-        key: Option<Vacancy>,
-    ) -> Result<Vec<View>, Error> {
+        purpose: For,
+    ) -> Result<Forked, Error> {
         let unmade = self.places_for(source, draft).await?;
         let handles: Vec<Arc<Handle>> = unmade.iter().map(|new| Arc::clone(&new.handle)).collect();
         let ids: Vec<SandboxId> = handles.iter().map(|handle| handle.id.clone()).collect();
-        let mut claim = key.map(|key| key.claim(&self.shared.directory, ids.clone()));
-        let begun = match self.begin_forks(claim.as_mut(), &ids).await {
+        let (mut claim, race) = match purpose {
+            For::Caller(key) => {
+                (key.map(|key| key.claim(&self.shared.directory, ids.clone())), None)
+            }
+            For::Race => {
+                (None, Some(Row::begin(&source.handle.id, ids.clone(), self.shared.node())))
+            }
+        };
+        let begun = match self.begin_forks(claim.as_mut(), race.as_ref(), &ids).await {
             Ok(begun) => begun,
             Err(error) => {
                 ids.iter().for_each(|id| self.shared.release(id));
+                forget(&self.shared, race.as_ref()).await;
                 return Err(error);
             }
         };
@@ -204,8 +232,9 @@ impl Broker {
         failpoint!("fork.after_made");
         if let Err(error) = made {
             // Otherwise the daemon that finds the intent removes the rest.
-            if self.unmake(&handles).await == Unmade::All {
+            if unmake(&self.shared, &handles).await == Unmade::All {
                 begun.over(&self.shared).await?;
+                forget(&self.shared, race.as_ref()).await;
             }
             if let Some(claim) = &claim {
                 claim.withdraw().await;
@@ -219,14 +248,16 @@ impl Broker {
         }
         failpoint!("fork.after_event");
         if let Err(error) = begun.over(&self.shared).await {
-            self.unmake(&handles).await;
+            if unmake(&self.shared, &handles).await == Unmade::All {
+                forget(&self.shared, race.as_ref()).await;
+            }
             return Err(error);
         }
         failpoint!("fork.after_outcome");
         if let Some(claim) = &mut claim {
             claim.made().await;
         }
-        Ok(handles.iter().map(|handle| handle.view()).collect())
+        Ok(Forked { handles, race })
     }
 
     /// Takes slots for all of them at once, or for none.
@@ -237,16 +268,20 @@ impl Broker {
     ) -> Result<Vec<NewSandbox>, Error> {
         let shared = &self.shared;
         let terms = terms_of(shared, source, draft)?;
+        let secrets = secrets_of(shared, &source.handle.id, &terms.network).await?;
+        self.admit_network(source, &terms)?;
         let runtime = shared.runtime(source.handle.meta().spec.runtime())?;
         let template = shared.template_of(&source.handle.meta().spec)?;
         // Until the forks are listed, only the source protects their layers.
         let _kept = shared.keep_layers().await;
         let unmade = (0..draft.count).map(|_| {
+            let mut terms = terms.clone();
+            terms.network = terms.network.renewed();
             let mut meta = new_meta(
                 shared,
                 source.handle.meta().owner.clone(),
                 source.handle.meta().spec.clone(),
-                terms.clone(),
+                terms,
             );
             meta.forked_from = Some(ForkPoint {
                 sandbox: source.handle.id.clone(),
@@ -258,7 +293,8 @@ impl Broker {
                 sandbox: source.handle.id.clone(),
                 snapshot: source.snapshot.clone(),
             };
-            let creation = Creation { template: Arc::clone(&template), origin, claim: None };
+            let (template, secrets): (_, Values) = (Arc::clone(&template), secrets.clone());
+            let creation = Creation { template, origin, secrets, claim: None };
             Ok(NewSandbox::new(shared, Arc::clone(runtime), meta, creation))
         });
         let unmade = unmade.collect::<Result<Vec<NewSandbox>, Error>>()?;
@@ -272,11 +308,16 @@ impl Broker {
     async fn begin_forks(
         &self,
         claim: Option<&mut Claim>,
+        race: Option<&Row>,
         ids: &[SandboxId],
     ) -> Result<Begun, Error> {
         if let Some(claim) = claim {
             claim.begin().await?;
             failpoint!("fork.after_key");
+        }
+        if let Some(row) = race {
+            row.write(&self.shared).await?;
+            failpoint!("race.after_intent");
         }
         let key = Key::new([FORKS, ids.first().map_or("", SandboxId::as_str)]);
         let intent = Intent { sandboxes: ids.to_vec(), node: self.shared.node() };
@@ -294,21 +335,43 @@ impl Broker {
             futures_util::stream::iter(makings).buffered(limits::FORKS_AT_ONCE).collect().await;
         made.into_iter().collect()
     }
+}
 
-    /// Removes the forks that were created.
-    async fn unmake(&self, handles: &[Arc<Handle>]) -> Unmade {
-        let removals = handles.iter().map(|handle| async move {
-            match handle.remove(&self.shared).await {
-                Ok(()) | Err(Error::NotFound { .. }) => Unmade::All,
-                Err(error) => {
-                    warn!(id = %handle.id, %error, "cannot remove a fork whose siblings failed");
-                    Unmade::NotYet
-                }
-            }
-        });
-        let all = futures_util::future::join_all(removals).await;
-        if all.contains(&Unmade::NotYet) { Unmade::NotYet } else { Unmade::All }
+pub(super) fn check_count(count: usize) -> Result<(), Error> {
+    match (1..=limits::FORKS_MAX).contains(&count) {
+        true => Ok(()),
+        false => {
+            let problem = format!("from 1 to {}", limits::FORKS_MAX);
+            Err(Error::InvalidField { field: "count", problem })
+        }
     }
+}
+
+fn views(forked: Forked) -> Vec<View> {
+    forked.handles.iter().map(|handle| handle.view()).collect()
+}
+
+/// The forks of a race are gone. If its row cannot be removed now, the next daemon finds nothing to do.
+async fn forget(shared: &Shared, race: Option<&Row>) {
+    let Some(row) = race else { return };
+    if let Err(error) = row.over(shared).await {
+        warn!(%error, "cannot remove the record of a race");
+    }
+}
+
+/// Removes the forks that were created.
+pub(super) async fn unmake(shared: &Shared, handles: &[Arc<Handle>]) -> Unmade {
+    let removals = handles.iter().map(|handle| async move {
+        match handle.remove(shared).await {
+            Ok(()) | Err(Error::NotFound { .. }) => Unmade::All,
+            Err(error) => {
+                warn!(id = %handle.id, %error, "cannot remove a fork");
+                Unmade::NotYet
+            }
+        }
+    });
+    let all = futures_util::future::join_all(removals).await;
+    if all.contains(&Unmade::NotYet) { Unmade::NotYet } else { Unmade::All }
 }
 
 impl Source {
@@ -374,7 +437,7 @@ impl Supervisor {
     ) -> Result<Root, Error> {
         let quota = volume_quota(self.meta.spec.resources());
         let volume = self.volume.with_snapshots()?;
-        let root = volume.fork_from(sandbox, snapshot, &quota).await?;
+        let root = self.unless_destroyed(volume.fork_from(sandbox, snapshot, &quota)).await?;
         failpoint!("fork.after_volume");
         // A fork near its limit could not even rewrite the files that it starts with.
         self.volume.tend().await;

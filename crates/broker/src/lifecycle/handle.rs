@@ -14,11 +14,13 @@ use super::volume::Volume;
 use crate::error::Error;
 use crate::execs::Execs;
 use crate::execs::processes::Processes;
+use crate::network::NetworkRoom;
 use crate::ports::Ports;
 use crate::shared::Shared;
 use crate::stats::Space;
 use sandkeep_core::{SandboxId, Verb, limits};
 use sandkeep_home::Meta;
+use sandkeep_traces::step;
 
 /// The handle of a supervisor, and what is known of its sandbox without asking it.
 pub(crate) struct Handle {
@@ -35,6 +37,7 @@ pub(crate) struct Handle {
     pub space: Space,
     pub ports: Ports,
     pub processes: Processes,
+    pub network: Arc<NetworkRoom>,
     /// Why the daemon ends it, for the supervisor that sees it die.
     pub(super) ended_because: Mutex<Option<String>>,
 }
@@ -93,7 +96,8 @@ impl Handle {
         command: impl FnOnce(Reply<T>) -> Command,
     ) -> Result<Answer<T>, TrySendError<()>> {
         let (reply, answer) = oneshot::channel();
-        let request = Request { command: command(reply), span: Span::current() };
+        let waiting = step!("supervisor.wait");
+        let request = Request { command: command(reply), span: Span::current(), waiting };
         debug!(id = %self.id, command = request.command.name(), "asking the supervisor");
         match self.inbox.try_send(request) {
             Ok(()) => Ok(answer),

@@ -2,8 +2,8 @@
 //!
 //! A command that a client waits for is never frozen unexpectedly: a pause waits for running commands, up to a limit,
 //! and otherwise refuses and names them. Processes and idle shells are frozen with the sandbox. During the wait nothing
-//! is recorded, and new commands still start. After the intent no more start, so a second check finds those that
-//! started in between.
+//! is recorded, and new commands still start, unless they are to be kept out. After the intent no more start, so a second
+//! check finds those that started in between.
 
 use std::time::Duration;
 
@@ -18,12 +18,15 @@ use sandkeep_core::{
     ExecId, Next, Operation, Principal, SandboxId, Trigger, Verb, failpoint, limits, with_causes,
 };
 use sandkeep_runtime::RuntimeError;
+use sandkeep_traces::{step, within};
 
 /// What happens to running commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InFlight {
     /// They may end within this time; a command that does not end in time makes the pause fail.
     Drain(Duration),
+    /// The same, and new ones are refused meanwhile.
+    DrainShut(Duration),
     /// They are frozen.
     Freeze,
 }
@@ -62,7 +65,11 @@ impl Supervisor {
         }
         let deadline = match in_flight {
             InFlight::Freeze => None,
-            InFlight::Drain(limit) => Some(Instant::now() + limit),
+            InFlight::Drain(limit) | InFlight::DrainShut(limit) => Some(Instant::now() + limit),
+        };
+        let _shut = match in_flight {
+            InFlight::DrainShut(_) => Some(self.execs.activity.shut()),
+            InFlight::Freeze | InFlight::Drain(_) => None,
         };
         loop {
             if let Some(deadline) = deadline {
@@ -99,7 +106,7 @@ impl Supervisor {
 
     /// Everything after the intent; reconcile also runs this for an interrupted pause.
     pub(crate) async fn finish_pause(&mut self) -> Result<(), Error> {
-        let frozen = self.runtime.freeze(self.id()).await;
+        let frozen = within(step!("runtime.freeze"), self.runtime.freeze(self.id())).await;
         failpoint!("pause.after_freeze");
         self.end_pause(Operation::Pause, frozen).await?;
         failpoint!("pause.after_outcome");
@@ -122,7 +129,7 @@ impl Supervisor {
     }
 
     pub(crate) async fn finish_resume(&mut self) -> Result<(), Error> {
-        let thawed = self.runtime.thaw(self.id()).await;
+        let thawed = within(step!("runtime.thaw"), self.runtime.thaw(self.id())).await;
         failpoint!("resume.after_thaw");
         self.end_pause(Operation::Resume, thawed).await?;
         failpoint!("resume.after_outcome");

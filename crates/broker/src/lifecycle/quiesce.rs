@@ -10,6 +10,7 @@ use crate::shared::Shared;
 use sandkeep_core::{SandboxId, State};
 use sandkeep_home::DataDir;
 use sandkeep_runtime::RuntimeError;
+use sandkeep_traces::{step, within};
 
 /// Why a volume is not being written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,12 +53,12 @@ impl Supervisor {
     pub(super) async fn quiesce(&self) -> Result<Quiesced, Error> {
         match self.status().state() {
             State::Running => {
-                self.runtime.freeze(self.id()).await?;
+                within(step!("runtime.freeze"), self.runtime.freeze(self.id())).await?;
                 Ok(Quiesced::Frozen)
             }
             // Whatever went wrong, no part of it may still be running.
             State::Failed => {
-                self.runtime.stop(self.id(), Duration::ZERO).await?;
+                within(step!("runtime.stop"), self.runtime.stop(self.id(), Duration::ZERO)).await?;
                 Ok(Quiesced::AtRest)
             }
             State::Creating | State::Paused | State::Stopped | State::Destroying => {
@@ -69,7 +70,9 @@ impl Supervisor {
     pub(super) async fn unquiesce(&self, quiesced: Quiesced) -> Result<(), Error> {
         match quiesced {
             Quiesced::AtRest => Ok(()),
-            Quiesced::Frozen => Ok(self.runtime.thaw(self.id()).await?),
+            Quiesced::Frozen => {
+                Ok(within(step!("runtime.thaw"), self.runtime.thaw(self.id())).await?)
+            }
         }
     }
 }
@@ -79,7 +82,7 @@ pub(crate) async fn thaw(shared: &Shared, id: &SandboxId) {
     let Some(handle) = shared.supervised(id) else { return };
     let runs = handle.published.borrow().status.state() == State::Running;
     let Ok(runtime) = shared.runtime(handle.meta().spec.runtime()) else { return };
-    if runs && let Err(error) = runtime.thaw(id).await {
+    if runs && let Err(error) = within(step!("runtime.thaw"), runtime.thaw(id)).await {
         warn!(%id, %error, "cannot thaw a sandbox that an earlier daemon froze");
     }
 }

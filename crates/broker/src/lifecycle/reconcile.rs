@@ -42,6 +42,7 @@ pub(crate) async fn at_intervals(shared: Arc<Shared>) {
             once(&shared).await?;
             shared.directory.sweep_claims().await?;
             snapshot::sweep(&shared).await?;
+            crate::codebases::sweep(&shared).await;
             crate::images::collect(&shared).await
         };
         if let Err(error) = looked.await {
@@ -135,7 +136,8 @@ async fn ownerless_volumes(
     supervised: &BTreeSet<SandboxId>,
 ) -> Result<Vec<SandboxId>, Error> {
     let mut volumes = shared.storage.list().await?;
-    volumes.retain(|id| !supervised.contains(id));
+    let of_codebases = shared.codebases.volumes();
+    volumes.retain(|id| !supervised.contains(id) && !of_codebases.contains(id));
     Ok(volumes)
 }
 

@@ -12,8 +12,10 @@ use super::revert::RevertRequest;
 use super::rollback::RollbackRequest;
 use super::snapshot::{Record, SnapshotRequest};
 use crate::error::Error;
+use sandkeep_core::network::NetworkPatch;
 use sandkeep_core::{Moment, SnapshotId};
 use sandkeep_storage::LayerId;
+use sandkeep_traces::Step;
 use sandkeep_tree::TreePath;
 
 /// The sender for the supervisor's result; the caller waits on the other end.
@@ -25,6 +27,8 @@ pub(crate) struct Request {
     pub command: Command,
     /// The caller's span: the supervisor's log lines for a command belong to the caller's request.
     pub span: Span,
+    /// Its time in the queue.
+    pub waiting: Step,
 }
 
 pub(crate) enum Command {
@@ -36,6 +40,7 @@ pub(crate) enum Command {
     Resume(Reply<()>),
     Destroy(Reply<()>),
     Amend(Box<Amendment>, Reply<()>),
+    AmendNetwork(Box<NetworkPatch>, Reply<()>),
     /// Make a layer of the volume's content.
     Capture(LayerId, Reply<()>),
     /// The reply is the record; a transient snapshot has none.
@@ -61,6 +66,7 @@ impl Command {
             Self::Resume(_) => "resume",
             Self::Destroy(_) => "destroy",
             Self::Amend(..) => "amend",
+            Self::AmendNetwork(..) => "amend_network",
             Self::Capture(..) => "capture",
             Self::Snapshot(..) => "snapshot",
             Self::DeleteSnapshot(..) => "delete_snapshot",

@@ -21,10 +21,13 @@ use std::sync::Arc;
 use super::diff::{READ, inside};
 use super::quiesce::Quiesced;
 use super::request::Command;
+use super::snapshot::SnapshotIndex;
 use super::supervisor::Supervisor;
+use super::volume::Stored;
 use super::work::FileWork;
 use crate::Broker;
 use crate::error::Error;
+use crate::inside::changed;
 use crate::inside::toolbox::{self, ToolboxRequest, Whom};
 use crate::policy::slots::Slot;
 use sandkeep_core::ledger::Reservation;
@@ -43,6 +46,8 @@ pub(crate) use intent::{Intent, finish_all};
 /// The files to restore.
 pub(crate) struct RevertRequest {
     pub snapshot: SnapshotId,
+    /// The sandbox whose snapshot it is, if another's: the winner of a race.
+    pub of: Option<SandboxId>,
     pub paths: Vec<TreePath>,
     /// Mount points inside.
     pub hidden: Vec<TreePath>,
@@ -76,6 +81,7 @@ impl Broker {
             paths.iter().map(|path| inside("paths", spec, path)).collect();
         let request = RevertRequest {
             snapshot: handle.snapshot_named(snapshot)?.id.clone(),
+            of: None,
             paths: paths?,
             hidden: self.hidden(&handle)?,
             woken: false,
@@ -88,7 +94,18 @@ impl Broker {
             true => "/".to_owned(),
             false => format!("/{}", path.shown()),
         });
-        Ok(shown.collect())
+        let shown: Vec<String> = shown.collect();
+        if let Some(subject) = handle.execs.subject.as_ref().filter(|_| !shown.is_empty()) {
+            let paths = shown.iter().take(limits::EVENT_PATHS_MAX).map(|path| changed::cut(path));
+            let kind = EventKind::SandboxReverted {
+                name: snapshot.clone(),
+                paths: paths.collect(),
+                count: shown.len() as u64,
+                by: who.user.clone(),
+            };
+            self.shared.emit(subject, &kind);
+        }
+        Ok(shown)
     }
 }
 
@@ -158,12 +175,12 @@ impl Supervisor {
         root: &Root,
         changer: Changer,
     ) -> Result<Vec<TreePath>, Error> {
-        let snapshots = Arc::clone(&self.snapshots);
+        let (snapshots, holder) = self.holder_of(request)?;
         let _kept = snapshots.reading().await;
         let volume = self.volume.with_snapshots()?.clone();
         let work = FileWork::new(&self.shared, self.id(), self.destroys());
         let now = volume.view(None).await?.within(&work.effort);
-        let then = volume.view(Some(&request.snapshot)).await?.within(&work.effort);
+        let then = holder.view(Some(&request.snapshot)).await?.within(&work.effort);
         let (paths, hidden) = (request.paths.clone(), request.hidden.clone());
         let memory = Arc::new(self.shared.answers.open(&self.meta.owner));
         let counted = Some(Arc::clone(&memory));
@@ -203,6 +220,16 @@ impl Supervisor {
             }
         }
         Ok(differed)
+    }
+
+    /// The snapshots, and the volume, that the files come from.
+    fn holder_of(&self, request: &RevertRequest) -> Result<(Arc<SnapshotIndex>, Stored), Error> {
+        let Some(other) = &request.of else {
+            return Ok((Arc::clone(&self.snapshots), self.volume.with_snapshots()?.clone()));
+        };
+        let gone = || Error::NotFound { id: other.clone() };
+        let handle = self.shared.supervised(other).ok_or_else(gone)?;
+        Ok((Arc::clone(&handle.snapshots), handle.volume.with_snapshots()?.clone()))
     }
 
     async fn restore_inside(&self, work: &FileWork, diff: Diff, then: View) -> Result<(), Error> {

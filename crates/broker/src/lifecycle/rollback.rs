@@ -16,6 +16,7 @@ use sandkeep_core::event::EventKind;
 use sandkeep_core::{
     Operation, Principal, SandboxId, SnapshotName, State, Trigger, Verb, failpoint, with_causes,
 };
+use sandkeep_traces::{step, within};
 
 /// A rollback request.
 pub(crate) struct RollbackRequest {
@@ -90,6 +91,9 @@ impl Supervisor {
             self.meta_mut().began = self.shared.now();
             self.activity.touch();
         }
+        if before == State::Failed {
+            self.expect_network();
+        }
     }
 
     /// Everything after the intent; reconcile also runs this for an interrupted rollback.
@@ -127,10 +131,12 @@ impl Supervisor {
         let snapshot = status.rollback_to().cloned().ok_or_else(nothing_named)?;
         self.expect_death();
         self.forget_guest();
+        self.network.close();
         // Anything they would still write is discarded anyway.
-        self.runtime.stop(self.id(), Duration::ZERO).await?;
+        within(step!("runtime.stop"), self.runtime.stop(self.id(), Duration::ZERO)).await?;
         failpoint!("rollback.after_processes");
-        let root = self.volume.with_snapshots()?.rollback(&snapshot).await?;
+        let volume = self.volume.with_snapshots()?;
+        let root = self.unless_destroyed(volume.rollback(&snapshot)).await?;
         failpoint!("rollback.after_volume");
         // Restored files must be writable again from the start.
         self.volume.tend().await;

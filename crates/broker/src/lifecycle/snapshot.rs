@@ -30,6 +30,8 @@ use sandkeep_core::{
     Operation, Principal, SandboxId, SnapshotId, SnapshotKind, SnapshotName, State, Trigger, Verb,
     failpoint, limits, with_causes,
 };
+use sandkeep_home::Meta;
+use sandkeep_traces::{step, within};
 
 pub(crate) use index::SnapshotIndex;
 pub use record::recorded as recorded_snapshots;
@@ -143,7 +145,7 @@ impl Handle {
         self.snapshots.find(name).ok_or_else(|| not_found(&self.id, name))
     }
 
-    async fn snapshot(
+    pub(super) async fn snapshot(
         &self,
         shared: &Shared,
         id: SnapshotId,
@@ -168,6 +170,19 @@ impl Handle {
 
 pub(crate) fn not_found(id: &SandboxId, name: &SnapshotName) -> Error {
     Error::SnapshotNotFound { id: id.clone(), name: name.clone() }
+}
+
+fn max_snapshots(shared: &Shared, meta: &Meta) -> usize {
+    meta.terms.max_snapshots.unwrap_or(usize::MAX).min(shared.policy.max_snapshots)
+}
+
+/// Refuses a sandbox that could not seal a turn now.
+pub(super) fn refuse_if_full(shared: &Shared, handle: &Handle) -> Result<(), Error> {
+    let limit = max_snapshots(shared, &handle.meta());
+    match handle.snapshots.count_asked() >= limit {
+        true => Err(Error::SnapshotsFull { id: handle.id.clone(), limit }),
+        false => Ok(()),
+    }
 }
 
 fn check_note(note: Option<&str>) -> Result<(), Error> {
@@ -242,7 +257,7 @@ impl Supervisor {
         let Ok(volume) = self.volume.with_snapshots() else { return Ok(()) };
         let id = SnapshotId::random();
         self.snapshots.expect(&id);
-        volume.snapshot(&id).await?;
+        self.unless_destroyed(volume.snapshot(&id)).await?;
         failpoint!("fork.after_base_snapshot");
         let record = self.put_record(id, SnapshotName::base(), SnapshotKind::Base, None).await?;
         failpoint!("fork.after_base_record");
@@ -268,15 +283,14 @@ impl Supervisor {
 
     /// The maximum number of its snapshots.
     fn max_snapshots(&self) -> usize {
-        let own = self.meta.terms.max_snapshots.unwrap_or(usize::MAX);
-        own.min(self.shared.policy.max_snapshots)
+        max_snapshots(&self.shared, &self.meta)
     }
 
     async fn copy_volume(&self, snapshot: &SnapshotId) -> Result<(), Error> {
         let volume = self.volume.with_snapshots()?;
         let quiesced = self.quiesce().await?;
         failpoint!("snapshot.after_freeze");
-        let made = volume.snapshot(snapshot).await;
+        let made = self.unless_destroyed(volume.snapshot(snapshot)).await;
         failpoint!("snapshot.after_snapshot");
         self.unquiesce(quiesced).await?;
         failpoint!("snapshot.after_thaw");
@@ -354,7 +368,7 @@ impl Supervisor {
     /// A new daemon finds that a snapshot was in progress: the sandbox may be frozen.
     pub(crate) async fn undo_snapshot(&mut self) -> Result<(), Error> {
         if self.status().state() == State::Running {
-            self.runtime.thaw(self.id()).await?;
+            within(step!("runtime.thaw"), self.runtime.thaw(self.id())).await?;
         }
         let status = self.after(Trigger::CalledOff(Operation::Snapshot));
         self.settle(status).await;

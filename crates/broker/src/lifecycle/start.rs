@@ -10,6 +10,7 @@ use crate::view::View;
 use sandkeep_core::{
     Next, Operation, Principal, SandboxId, State, Trigger, Verb, failpoint, with_causes,
 };
+use sandkeep_traces::{step, within};
 
 impl Broker {
     /// Launches a stopped or failed sandbox; does nothing if it is running.
@@ -40,12 +41,13 @@ impl Supervisor {
         // The timeout restarts: a sandbox that was stopped at its timeout could not be used otherwise.
         self.meta_mut().began = self.shared.now();
         self.activity.touch();
+        self.expect_network();
         self.record(status).await?;
         failpoint!("start.after_intent");
         let launched = async {
             if before == State::Failed {
                 // Whatever went wrong, no part of it may still be running.
-                self.runtime.stop(self.id(), Duration::ZERO).await?;
+                within(step!("runtime.stop"), self.runtime.stop(self.id(), Duration::ZERO)).await?;
             }
             self.prepare_launch().await?;
             let root = self.volume.root().await?;
@@ -61,6 +63,7 @@ impl Supervisor {
             }
             Err(cause) => {
                 self.expect_death();
+                self.end_server_or_warn().await;
                 let failure = Trigger::Failed(Operation::Start, with_causes(&cause));
                 let status = self.after(failure);
                 self.settle(status).await;

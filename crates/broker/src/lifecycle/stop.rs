@@ -11,6 +11,7 @@ use sandkeep_core::{
     Next, Operation, Principal, SandboxId, Trigger, Verb, failpoint, limits, with_causes,
 };
 use sandkeep_runtime::RuntimeError;
+use sandkeep_traces::{step, within};
 
 impl Broker {
     /// Ends all processes of a sandbox; does nothing if it is stopped.
@@ -36,6 +37,7 @@ impl Supervisor {
     pub(crate) async fn finish_stop(&mut self) -> Result<(), Error> {
         self.expect_death();
         let result = self.end_processes().await;
+        self.end_server_or_warn().await;
         failpoint!("stop.after_processes");
         let event = match &result {
             Ok(()) => Trigger::Done(Operation::Stop),
@@ -50,8 +52,13 @@ impl Supervisor {
     /// The grace period is for a sandbox that will be used again: a waiting destroy cuts it short.
     async fn end_processes(&self) -> Result<(), RuntimeError> {
         tokio::select! {
-            result = self.runtime.stop(self.id(), limits::STOP_GRACE) => result,
-            () = self.destroy_awaited() => self.runtime.stop(self.id(), Duration::ZERO).await,
+            result = within(
+                step!("runtime.stop"),
+                self.runtime.stop(self.id(), limits::STOP_GRACE),
+            ) => result,
+            () = self.destroy_awaited() => {
+                within(step!("runtime.stop"), self.runtime.stop(self.id(), Duration::ZERO)).await
+            }
         }
     }
 }

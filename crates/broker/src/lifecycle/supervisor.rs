@@ -8,7 +8,7 @@ mod steps;
 pub(crate) mod telling;
 
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{mpsc, watch};
@@ -21,6 +21,7 @@ use super::snapshot::SnapshotIndex;
 use super::volume::Volume;
 use crate::error::Error;
 use crate::execs::{Execs, processes::Processes};
+use crate::network::NetworkRoom;
 use crate::ports::Ports;
 use crate::shared::Shared;
 use crate::stats::Space;
@@ -29,6 +30,7 @@ use sandkeep_guestlink::{Guest, journal::JournalLimits};
 use sandkeep_home::{Home, Meta};
 use sandkeep_runtime::{Death, Runtime};
 use sandkeep_store::Revision;
+use sandkeep_traces::{Step, step, within};
 use telling::PublishedState;
 
 /// Resolves when the sandbox is dead.
@@ -66,6 +68,7 @@ pub(crate) struct Supervisor {
     pub(crate) execs: Arc<Execs>,
     pub(crate) snapshots: Arc<SnapshotIndex>,
     pub(crate) volume: Volume,
+    pub(crate) network: Arc<NetworkRoom>,
     pub(super) told: PublishedState,
     inbox: mpsc::Receiver<Request>,
     destroys: watch::Receiver<usize>,
@@ -114,9 +117,9 @@ impl Supervisor {
         let none_waits: usize = 0;
         let (waiting, destroys) = watch::channel(none_waits);
         let activity = Arc::new(Activity::new(
+            &meta.id,
             Arc::clone(&shared.clock),
-            shared.data.boot_id(),
-            meta.began.clone(),
+            (shared.data.boot_id(), meta.began.clone()),
             shared.policy.max_concurrent_tasks,
         ));
         let home = shared.data.home(&meta.id);
@@ -138,6 +141,7 @@ impl Supervisor {
             space: Space::default(),
             ports: Ports::default(),
             processes: Processes::default(),
+            network: Arc::default(),
             ended_because: Mutex::default(),
         });
         let supervisor = Self {
@@ -151,6 +155,7 @@ impl Supervisor {
             execs: Arc::clone(&handle.execs),
             snapshots: Arc::clone(&handle.snapshots),
             volume: handle.volume.clone(),
+            network: Arc::clone(&handle.network),
             told: PublishedState::Hushed,
             inbox,
             destroys,
@@ -195,7 +200,8 @@ impl Supervisor {
                 }
                 request = self.inbox.recv() => request,
             };
-            let Some(Request { command, span }) = request else { return };
+            let Some(Request { command, span, waiting }) = request else { return };
+            drop(waiting);
             match self.carry_out(command).instrument(span).await {
                 Fate::Lives => {}
                 Fate::Gone => return,
@@ -206,6 +212,18 @@ impl Supervisor {
     /// Carries out a command and answers it.
     async fn carry_out(&mut self, command: Command) -> Fate {
         debug!(id = %self.id(), command = command.name(), "carrying out a command");
+        let step = self.step(&command);
+        let span = step.span().clone();
+        // What follows the answer, such as writing metadata, belongs to it, too.
+        self.done(command).instrument(span).await
+    }
+
+    fn step(&self, command: &Command) -> Step {
+        let name = command.name();
+        step!("supervisor", "otel.name" = %format_args!("supervisor {name}"), sandbox = %self.id())
+    }
+
+    async fn done(&mut self, command: Command) -> Fate {
         match command {
             Command::Create(creation, reply) => {
                 let (fate, made) = self.create(*creation).await;
@@ -228,6 +246,7 @@ impl Supervisor {
             Command::Pause(in_flight, reply) => answer(reply, self.pause(in_flight).await),
             Command::Resume(reply) => answer(reply, self.resume().await),
             Command::Amend(amendment, reply) => answer(reply, self.amend(*amendment).await),
+            Command::AmendNetwork(patch, reply) => answer(reply, self.amend_network(*patch).await),
             Command::Capture(layer, reply) => answer(reply, self.capture(&layer).await),
             Command::Snapshot(request, reply) => answer(reply, self.snapshot(*request).await),
             Command::DeleteSnapshot(id, reply) => answer(reply, self.delete_snapshot(&id).await),
@@ -267,6 +286,7 @@ impl Supervisor {
         });
         let reason = ended.unwrap_or(death.reason);
         info!(id = %self.id(), reason, "a sandbox died");
+        self.end_server_or_warn().await;
         let (status, next) = self.next(Trigger::Died(reason)).expect("a death is never denied");
         if next == Next::Record {
             self.settle(status).await;
@@ -304,6 +324,9 @@ impl Supervisor {
     /// Publishes a status, and its event if it is an outcome. A sandbox that does not run has no guest connection.
     pub(crate) fn publish(&mut self, status: Status) {
         let before = self.status();
+        if !matches!(status.state(), State::Creating | State::Running | State::Paused) {
+            self.network.close();
+        }
         self.published.send_modify(|published| {
             if !matches!(status.state(), State::Running | State::Paused) {
                 published.guest = None;
@@ -319,7 +342,7 @@ impl Supervisor {
 
     /// Connects to the guest of a running sandbox, and watches for its death.
     pub(crate) async fn enter(&mut self) -> Result<Arc<dyn Guest>, Error> {
-        let guest = self.runtime.connect(self.id()).await?;
+        let guest = within(step!("runtime.connect"), self.runtime.connect(self.id())).await?;
         self.published.send_modify(|published| published.guest = Some(Arc::clone(&guest)));
         self.death_watch = DeathWatch::Begun;
         Ok(guest)
@@ -352,6 +375,28 @@ impl Supervisor {
             if destroys.wait_for(|waiting| *waiting > 0).await.is_err() {
                 // No handle is left to ask.
                 std::future::pending().await
+            }
+        }
+    }
+}
+
+impl Supervisor {
+    /// Work on the volume that may take long. It is broken off when somebody waits for a destroy, which comes after it.
+    pub(crate) async fn unless_destroyed<T>(
+        &self,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let mut work = pin!(work);
+        tokio::select! {
+            done = &mut work => return done,
+            () = self.destroy_awaited() => {}
+        }
+        // What waits for a thread has nothing yet that could be broken off.
+        let mut again = tokio::time::interval(limits::BREAK_OFF_EVERY);
+        loop {
+            tokio::select! {
+                done = &mut work => return done,
+                _ = again.tick() => self.volume.break_off(),
             }
         }
     }

@@ -14,6 +14,7 @@ use sandkeep_home::Meta;
 use sandkeep_storage::{
     LayerDraft, LayerId, Quota, Storage, StorageCapabilities, StorageError, Usage,
 };
+use sandkeep_traces::{step, within};
 use sandkeep_tree::{Root, View};
 
 #[derive(Clone)]
@@ -77,8 +78,17 @@ impl Volume {
 
     pub async fn destroy(&self) -> Result<(), Error> {
         match self {
-            Self::Stored(Stored { storage, id }) => Ok(storage.destroy(id).await?),
+            Self::Stored(Stored { storage, id }) => {
+                Ok(within(step!("storage.destroy"), storage.destroy(id)).await?)
+            }
             Self::Remote { .. } => Ok(()),
+        }
+    }
+
+    /// Copies for it that are under way fail soon.
+    pub fn break_off(&self) {
+        if let Self::Stored(Stored { storage, id }) = self {
+            storage.break_off(id);
         }
     }
 
@@ -111,7 +121,11 @@ impl Stored {
 
     /// Creates the volume of a new sandbox.
     pub async fn create(&self, spec: &Spec, quota: &Quota) -> Result<Root, Error> {
-        Ok(self.storage.create(&self.id, &images::base(spec)?, quota).await?)
+        Ok(within(
+            step!("storage.create"),
+            self.storage.create(&self.id, &images::base(spec)?, quota),
+        )
+        .await?)
     }
 
     /// The same from a snapshot of another sandbox.
@@ -121,7 +135,8 @@ impl Stored {
         snapshot: &SnapshotId,
         quota: &Quota,
     ) -> Result<Root, Error> {
-        Ok(self.storage.fork(sandbox, snapshot, &self.id, quota).await?)
+        Ok(within(step!("storage.fork"), self.storage.fork(sandbox, snapshot, &self.id, quota))
+            .await?)
     }
 
     pub async fn root(&self) -> Result<Root, Error> {
@@ -129,7 +144,7 @@ impl Stored {
     }
 
     pub async fn snapshot(&self, snapshot: &SnapshotId) -> Result<(), Error> {
-        Ok(self.storage.snapshot(&self.id, snapshot).await?)
+        Ok(within(step!("storage.snapshot"), self.storage.snapshot(&self.id, snapshot)).await?)
     }
 
     pub async fn snapshot_bytes(&self, snapshot: &SnapshotId) -> Result<u64, Error> {
@@ -137,16 +152,20 @@ impl Stored {
     }
 
     pub async fn delete_snapshot(&self, snapshot: &SnapshotId) -> Result<(), Error> {
-        Ok(self.storage.delete_snapshot(&self.id, snapshot).await?)
+        Ok(within(
+            step!("storage.delete_snapshot"),
+            self.storage.delete_snapshot(&self.id, snapshot),
+        )
+        .await?)
     }
 
     pub async fn rollback(&self, snapshot: &SnapshotId) -> Result<Root, Error> {
-        Ok(self.storage.rollback(&self.id, snapshot).await?)
+        Ok(within(step!("storage.rollback"), self.storage.rollback(&self.id, snapshot)).await?)
     }
 
     /// Its files at present, or at a snapshot.
     pub async fn view(&self, snapshot: Option<&SnapshotId>) -> Result<View, Error> {
-        Ok(self.storage.view(&self.id, snapshot).await?)
+        Ok(within(step!("storage.view"), self.storage.view(&self.id, snapshot)).await?)
     }
 
     /// Makes a layer of its content, at present or at a snapshot.
@@ -156,13 +175,19 @@ impl Stored {
         below: &[LayerId],
         layer: &LayerId,
     ) -> Result<(), Error> {
-        Ok(self.storage.layer_from(&self.id, snapshot, below, layer).await?)
+        Ok(within(
+            step!("storage.layer_from"),
+            self.storage.layer_from(&self.id, snapshot, below, layer),
+        )
+        .await?)
     }
 
     /// A draft in the volume's storage, to be read and dropped.
     pub async fn draft(&self, below: &[LayerId], layer: &LayerId) -> Result<LayerDraft, Error> {
         let what = "lay out a template twice";
         let taken = StorageError::Unsupported { storage: self.name(), what };
-        Ok(self.storage.draft_layer(below, layer).await?.ok_or(taken)?)
+        Ok(within(step!("storage.draft_layer"), self.storage.draft_layer(below, layer))
+            .await?
+            .ok_or(taken)?)
     }
 }

@@ -64,9 +64,9 @@ pub(crate) fn of(shared: &Shared, runtime: &dyn Runtime) -> Abilities {
     };
     let policy = &shared.policy;
     Abilities {
-        // No runtime passes devices or a network into a sandbox, and nothing moves paused sandboxes elsewhere.
+        // No runtime passes devices into a sandbox, and nothing moves paused sandboxes elsewhere.
         has_gpu: false,
-        has_network: false,
+        has_network: usable && can.network,
         deep_pause: false,
         has_browser: BROWSERS.iter().any(has),
         max_concurrent_tasks: policy.max_concurrent_tasks,

@@ -82,6 +82,7 @@ pub(crate) async fn admit<'a>(
         workspace::check(source, chosen.template.as_ref())?;
     }
     let terms = draft.terms(&shared.policy.timeouts)?;
+    shared.network.check(&terms.network, runtime.as_ref())?;
     check_terms(&terms, runtime.as_ref(), &shared.policy)?;
     Ok(AdmittedSandbox { spec, terms, runtime, template: chosen })
 }
@@ -186,9 +187,12 @@ pub(crate) fn check_row(meta: &Meta) -> Result<(), Error> {
     let bytes = |map: &BTreeMap<String, String>| -> usize {
         map.iter().map(|(name, value)| name.len() + value.len()).sum()
     };
-    let field = match bytes(meta.spec.env()) >= bytes(&meta.terms.labels) {
-        true => "env",
-        false => "labels",
+    let network = serde_json::to_vec(&meta.terms.network).map_or(0, |text| text.len());
+    let (env, labels) = (bytes(meta.spec.env()), bytes(&meta.terms.labels));
+    let field = match () {
+        () if network > env.max(labels) => "network",
+        () if env >= labels => "env",
+        () => "labels",
     };
     let problem = format!("with it the sandbox takes {size} bytes of JSON, more than {max}");
     Err(Error::InvalidField { field, problem })

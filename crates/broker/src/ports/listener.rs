@@ -1,5 +1,6 @@
-//! Sockets of the host that forward to a port of a sandbox: raw TCP, for protocols other than HTTP. They are on
-//! loopback and accept connections only from the user who runs the daemon, like the API itself.
+//! Sockets of the host that forward to a port of a sandbox: raw TCP, for protocols other than HTTP. On loopback they
+//! accept connections only from the user who runs the daemon, like the API itself. The operator may have launched
+//! processes listen on another address, where anybody can connect: those processes must ask for credentials themselves.
 //!
 //! A listener may hold its connections until the port inside is open: for a process that was only just started. It ends
 //! with that process.
@@ -8,11 +9,11 @@
 //! its daemon is opened again by the next, on the same port of the host if nobody took that.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -52,17 +53,23 @@ impl Listeners {
     }
 }
 
-/// Opens a socket that forwards to the port, or returns the existing one.
+/// Opens a socket on `host` that forwards to the port, or returns the existing one. One that holds connections replaces
+/// one that does not, or that is on another address.
 pub(super) async fn listen(
     shared: &Arc<Shared>,
     handle: &Arc<Handle>,
     port: Port,
-    until_open: UntilOpen,
+    (host, until_open): (IpAddr, UntilOpen),
 ) -> Result<SocketAddr, Error> {
     crate::execs::admitted(handle)?;
     let mut listeners = handle.ports.listeners.0.lock().await;
     let stops = handle.published.borrow().stops;
-    let lives = |known: &&Listener| !known.end.is_cancelled() && known.stops == stops;
+    let serves = |known: &Listener| {
+        until_open == UntilOpen::Close
+            || (known.until_open == UntilOpen::Hold && known.address.ip() == host)
+    };
+    let lives =
+        |known: &&Listener| !known.end.is_cancelled() && known.stops == stops && serves(known);
     if let Some(listener) = listeners.get(&port).filter(lives) {
         return Ok(listener.address);
     }
@@ -72,7 +79,7 @@ pub(super) async fn listen(
         let limit = limits::PORT_LISTENERS_MAX;
         return Err(Error::LimitReached { what: "listeners of this sandbox", limit });
     }
-    let wanted = Listening { port, host_port: 0, until_open };
+    let wanted = Listening { port, host, host_port: 0, until_open };
     let address = open(shared, handle, &mut listeners, wanted).await?;
     save(shared, handle, &listeners).await?;
     Ok(address)
@@ -140,9 +147,9 @@ async fn open(
     listeners: &mut BTreeMap<Port, Listener>,
     wanted: Listening,
 ) -> Result<SocketAddr, Error> {
-    let Listening { port, host_port, until_open } = wanted;
+    let Listening { port, host, host_port, until_open } = wanted;
     let cannot = |source| Error::CannotListen { port, source };
-    let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, host_port)).await.map_err(cannot)?;
+    let socket = TcpListener::bind((host, host_port)).await.map_err(cannot)?;
     let address = socket.local_addr().map_err(cannot)?;
     let stops = handle.published.borrow().stops;
     let end = CancellationToken::new();
@@ -161,6 +168,7 @@ async fn save(
 ) -> Result<(), Error> {
     let listening = |(port, listener): (&Port, &Listener)| Listening {
         port: *port,
+        host: listener.address.ip(),
         host_port: listener.address.port(),
         until_open: listener.until_open,
     };
@@ -180,22 +188,29 @@ struct Run {
 /// Takes connections until the listener, the sandbox's run or the broker ends.
 async fn serve(shared: Arc<Shared>, socket: TcpListener, run: Run, carrier: Carrier) {
     let (handle, Run { port, stops, end }) = (Arc::clone(&carrier.handle), run);
+    let places = Arc::new(Semaphore::new(limits::PORT_CONNECTIONS_MAX));
     let mut published = handle.published.clone();
     let mut stopped = std::pin::pin!(published.wait_for(|published| {
         published.stops != stops
             || !matches!(published.status.state(), State::Running | State::Paused)
     }));
     loop {
-        let accepted = tokio::select! {
+        // The rest waits in the backlog.
+        let next = async {
+            let place = Arc::clone(&places).acquire_owned().await;
+            (place.expect("it is never closed"), socket.accept().await)
+        };
+        let (place, accepted) = tokio::select! {
             () = shared.closing.cancelled() => return,
             () = end.cancelled() => return,
             // An error means that it has no supervisor any more, which ends it as well.
             _ = &mut stopped => break,
-            accepted = socket.accept() => accepted,
+            next = next => next,
         };
         match accepted {
             Ok((stream, client)) => {
-                shared.tasks.spawn(carrier.clone().carry(Arc::clone(&shared), stream, client));
+                let shared = Arc::clone(&shared);
+                shared.tasks.clone().spawn(carrier.clone().carry(shared, (stream, client), place));
             }
             Err(error) => {
                 warn!(id = %handle.id, %port, %error, "cannot accept a connection");
@@ -233,7 +248,12 @@ struct Carrier {
 
 impl Carrier {
     /// One connection: from the host's side to the sandbox's, until both have ended.
-    async fn carry(self, shared: Arc<Shared>, mut outside: TcpStream, client: SocketAddr) {
+    async fn carry(
+        self,
+        shared: Arc<Shared>,
+        (mut outside, client): (TcpStream, SocketAddr),
+        _place: OwnedSemaphorePermit,
+    ) {
         let Self { handle, port, .. } = &self;
         if let Err(problem) = check_peer(&outside, client) {
             return warn!(id = %handle.id, %port, "a connection was refused: {problem}");
@@ -293,8 +313,13 @@ enum Stranger {
     Unknown(#[from] std::io::Error),
 }
 
+/// Elsewhere than on loopback, nobody can tell whose connection it is.
 fn check_peer(stream: &TcpStream, client: SocketAddr) -> Result<(), Stranger> {
-    match peer::uid_of_client(client, stream.local_addr()?)? {
+    let local = stream.local_addr()?;
+    if !local.ip().to_canonical().is_loopback() {
+        return Ok(());
+    }
+    match peer::uid_of_client(client, local)? {
         Some(uid) if uid == rustix::process::geteuid().as_raw() => Ok(()),
         Some(uid) => Err(Stranger::Uid(uid)),
         None => Err(Stranger::Nobody),

@@ -14,6 +14,7 @@
 use std::sync::Arc;
 
 use ring::digest::{SHA256, digest};
+use ring::hmac;
 use serde::Serialize;
 use tracing::{debug, warn};
 
@@ -21,13 +22,26 @@ use super::directory::{Directory, RequestPhase, RequestRecord};
 use crate::error::Error;
 use crate::shared::Shared;
 use crate::view::View;
-use sandkeep_core::{IdempotencyKey, Owner, SandboxId, limits};
+use sandkeep_core::network::SecretValue;
+use sandkeep_core::{IdempotencyKey, Owner, SandboxId, SpecDraft, limits};
+use sandkeep_home::Secret;
 use sandkeep_store::{Key, Revision};
 
 /// A hash of the whole request.
 pub(crate) fn fingerprint(asked: &impl Serialize) -> String {
     let asked = serde_json::to_vec(asked).expect("a request holds strings, numbers and maps");
     hex::encode(digest(&SHA256, &asked))
+}
+
+/// The draft with a keyed hash in place of each secret's value: nobody who reads a fingerprint may try to guess one.
+pub(crate) fn without_values(draft: &SpecDraft, secret: &Secret) -> SpecDraft {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
+    let mut draft = draft.clone();
+    for secret in draft.secrets.iter_mut().flat_map(|secrets| secrets.values_mut()) {
+        let hash = hmac::sign(&key, secret.value.reveal().as_bytes());
+        secret.value = SecretValue::new(hex::encode(hash));
+    }
+    draft
 }
 
 /// The state of a key.
@@ -150,7 +164,8 @@ impl Claim {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sandkeep_core::SpecDraft;
+    use sandkeep_core::network::Network;
+    use sandkeep_home::DataDir;
 
     #[test]
     fn a_key_is_short_and_visible() {
@@ -173,11 +188,28 @@ mod tests {
             SpecDraft { runtime: Some("mock".to_owned()), ..SpecDraft::default() },
             SpecDraft { env, ..SpecDraft::default() },
             SpecDraft { timeout_secs: Some(1), ..SpecDraft::default() },
+            SpecDraft { network: Some(Network::open()), ..SpecDraft::default() },
         ];
         for draft in drafts {
             assert_ne!(plain, fingerprint(&(&owner, &draft)), "{draft:?}");
         }
         let elsewhere = Owner { project: "other".to_owned(), ..owner };
         assert_ne!(plain, fingerprint(&(&elsewhere, SpecDraft::default())));
+    }
+
+    #[test]
+    fn a_value_is_part_of_a_fingerprint_and_cannot_be_guessed_from_it() {
+        let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+        let [one, other] = dirs.each_ref().map(|dir| DataDir::open(dir.path()).expect("ours"));
+        let draft = |value: &str| {
+            let secrets = serde_json::json!({ "A": { "hosts": ["a.example"], "value": value } });
+            let secrets = serde_json::from_value(secrets).expect("secrets");
+            SpecDraft { secrets: Some(secrets), ..SpecDraft::default() }
+        };
+        let print =
+            |value, data: &DataDir| fingerprint(&without_values(&draft(value), data.secret()));
+        assert_eq!(print("1", &one), print("1", &one));
+        assert_ne!(print("1", &one), print("2", &one));
+        assert_ne!(print("1", &one), print("1", &other), "it needs the directory's own secret");
     }
 }

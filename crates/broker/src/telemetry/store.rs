@@ -14,6 +14,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::{Telemetry, durations};
 use sandkeep_store::{Entry, Key, Listing, Prefix, Revision, StateStore, StoreError, Watch};
+use sandkeep_traces::{step, within};
 
 /// The key that shows, after a failed write, whether writes succeed again.
 const PROBE: &str = "probe";
@@ -79,7 +80,7 @@ impl ObservedStore {
         work: impl Future<Output = Result<Revision, StoreError>>,
     ) -> Result<Revision, StoreError> {
         let began = Instant::now();
-        let result = work.await;
+        let result = within(step!("store.write", operation), work).await;
         let outcome = match &result {
             Ok(_) => "ok",
             Err(StoreError::Exists { .. } | StoreError::Conflict { .. }) => "conflict",

@@ -8,10 +8,12 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
+use tracing::Instrument as _;
 
 use super::durations;
 use crate::error::Error;
 use sandkeep_core::Verb;
+use sandkeep_traces::step;
 
 /// The code of a successful verb.
 const OK: &str = "ok";
@@ -95,8 +97,12 @@ impl Verbs {
             code: ABANDONED,
             began: Instant::now(),
         };
-        let result = work.await;
+        let step = step!("verb", "otel.name" = %format_args!("sandbox {verb}"), runtime);
+        let result = work.instrument(step.span().clone()).await;
         under_way.code = result.as_ref().map_or_else(|error| error.code().as_str(), |_| OK);
+        if result.is_err() {
+            step.fail(|| under_way.code.to_owned());
+        }
         result
     }
 }

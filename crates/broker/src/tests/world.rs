@@ -87,6 +87,7 @@ impl World {
             journal: self.journal,
             telemetry: Arc::new(Telemetry::default()),
             policy: self.policy.clone(),
+            egress: crate::Egress::built_in(),
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
         }
     }

@@ -268,7 +268,7 @@ async fn create(
     };
     let mut response = Json(answer).into_response();
     if is_new {
-        response.extensions_mut().insert(Made(owner::described(&view)));
+        response.extensions_mut().insert(Made(owner::described(&view.id, &view.owner)));
     }
     Ok(response)
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use ring::digest::{Context, SHA256};
 use sandkeep_broker::View;
-use sandkeep_core::{Principal, SlotName};
+use sandkeep_core::{Owner, Principal, SandboxId, SlotName};
 use serde_json::{Value, json};
 
 use super::id::uuid_of;
@@ -26,6 +26,10 @@ pub fn slot_of(scope: &ScopeInput) -> SlotName {
     slot.parse().expect("the kinds of scopes and hex digits are plain, and short")
 }
 
+/// The label by which the end of a sandbox tells that it was made through this service: nobody can look at it then.
+pub const EVENT_LABEL: &str = "purista.scope.kind";
+const SCOPE_KIND: &str = "scope.kind";
+
 pub fn labels_of(who: &Principal, creation: &Creation) -> BTreeMap<String, String> {
     let configured = if creation.git.is_some() { "true" } else { "false" };
     let scope = &creation.scope;
@@ -34,7 +38,7 @@ pub fn labels_of(who: &Principal, creation: &Creation) -> BTreeMap<String, Strin
         ("userId", Some(who.user.clone())),
         ("projectId", Some(creation.project.clone())),
         ("gitConfigured", Some(configured.to_owned())),
-        ("scope.kind", Some(scope.kind.clone())),
+        (SCOPE_KIND, Some(scope.kind.clone())),
         ("scope.key", scope.key.clone()),
     ];
     labels
@@ -49,18 +53,32 @@ pub fn is_ours(view: &View) -> bool {
 }
 
 /// What events say of a sandbox.
-pub fn described(view: &View) -> Value {
+pub fn described(id: &SandboxId, owner: &Owner) -> Value {
     json!({
-        "sandboxId": uuid_of(&view.id),
-        "organizationId": view.owner.organization,
-        "projectId": view.owner.project,
-        "userId": view.owner.user,
+        "sandboxId": uuid_of(id),
+        "organizationId": owner.organization,
+        "projectId": owner.project,
+        "userId": owner.user,
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_sandbox_has_the_label_that_events_need() {
+        let scope = ScopeInput { kind: "agent-run".to_owned(), key: None };
+        let creation = Creation {
+            project: "web".to_owned(),
+            organization: None,
+            user: None,
+            scope,
+            git: None,
+        };
+        let labels = labels_of(&Principal::local(), &creation);
+        assert_eq!(labels.get(EVENT_LABEL).map(String::as_str), Some("agent-run"));
+    }
 
     #[test]
     fn no_two_scopes_share_a_slot() {

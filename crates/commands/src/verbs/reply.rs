@@ -36,7 +36,7 @@ const PASSED: &[HeaderName] = &[
     header::CONTENT_RANGE,
     header::WWW_AUTHENTICATE,
 ];
-const PASSED_PREFIXES: [&str; 2] = ["x-sandkeep-", "x-correlation-id"];
+const PASSED_PREFIXES: [&str; 3] = ["x-sandkeep-", "x-correlation-id", "trace"];
 
 /// How a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

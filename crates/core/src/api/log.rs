@@ -4,7 +4,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::event::{Event, EventKind, SnapshotMade};
+use crate::event::{Event, EventKind, FileChanged, SnapshotMade};
+use crate::network::Choice;
 use crate::{ExecId, SandboxId, SnapshotId, SnapshotName};
 
 /// One entry in the history of a sandbox.
@@ -60,6 +61,17 @@ pub enum Happening {
     RolledBack {
         name: SnapshotName,
     },
+    /// Some files were restored from a snapshot.
+    Reverted {
+        name: SnapshotName,
+        /// The first of them.
+        paths: Vec<String>,
+        count: u64,
+        /// The user who asked for it.
+        by: String,
+    },
+    /// A file was changed from outside, or by a tool that works on files.
+    FileChanged(FileChanged),
     /// A revert failed; some of the files may have been restored.
     RevertFailed {
         reason: String,
@@ -68,6 +80,20 @@ pub enum Happening {
         sandboxes: Vec<SandboxId>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         snapshot: Option<SnapshotName>,
+    },
+    NetworkChanged,
+    /// It wanted to reach what its policy refuses.
+    NetworkDenied {
+        host: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        port: Option<u16>,
+        reason: String,
+        count: u64,
+    },
+    NetworkDecided {
+        host: String,
+        port: u16,
+        choice: Choice,
     },
     Exec {
         exec_id: ExecId,
@@ -101,6 +127,13 @@ impl Happening {
             EventKind::SandboxResumed {} => Self::Resumed,
             EventKind::SandboxFailed { reason, .. } => Self::Failed { reason: reason.clone() },
             EventKind::SandboxRolledBack { name, .. } => Self::RolledBack { name: name.clone() },
+            EventKind::SandboxReverted { name, paths, count, by } => Self::Reverted {
+                name: name.clone(),
+                paths: paths.clone(),
+                count: *count,
+                by: by.clone(),
+            },
+            EventKind::FileChanged(change) => Self::FileChanged(change.clone()),
             EventKind::SandboxRevertFailed { reason } => {
                 Self::RevertFailed { reason: reason.clone() }
             }
@@ -123,7 +156,18 @@ impl Happening {
             }
             EventKind::SnapshotDeleted { name } => Self::SnapshotDeleted { name: name.clone() },
             EventKind::SnapshotPruned { name } => Self::SnapshotPruned { name: name.clone() },
+            EventKind::NetworkChanged {} => Self::NetworkChanged,
+            EventKind::NetworkDenied { host, port, reason, count } => Self::NetworkDenied {
+                host: host.clone(),
+                port: *port,
+                reason: reason.clone(),
+                count: *count,
+            },
+            EventKind::NetworkDecided { host, port, choice, .. } => {
+                Self::NetworkDecided { host: host.clone(), port: *port, choice: *choice }
+            }
             EventKind::SandboxDestroyed { .. }
+            | EventKind::NetworkRequested { .. }
             | EventKind::ExecStarted { .. }
             | EventKind::ExecEnded { .. }
             | EventKind::TemplateCreated { .. }
@@ -133,7 +177,9 @@ impl Happening {
             | EventKind::PolicyRefused { .. }
             | EventKind::WebhookCreated { .. }
             | EventKind::WebhookDeleted { .. }
-            | EventKind::WebhookDisabled { .. } => return None,
+            | EventKind::WebhookDisabled { .. }
+            | EventKind::CodebaseCreated { .. }
+            | EventKind::CodebaseDeleted { .. } => return None,
         })
     }
 }

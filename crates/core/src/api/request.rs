@@ -274,6 +274,7 @@ pub struct DiffSandbox {
     #[param(minimum = 1, maximum = 200_000)]
     pub limit: Option<usize>,
     /// `json` by default.
+    #[param(inline)]
     pub format: Option<DiffFormat>,
 }
 

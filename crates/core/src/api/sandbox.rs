@@ -57,6 +57,8 @@ pub struct Sandbox {
     /// The workspace that it was made with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub codebase: Option<super::MountedCodebase>,
     /// The last time that something started or stopped using it. A running command counts as continuous activity. After
     /// a crash of the daemon the value may be half a minute too early.
     #[schema(value_type = String)]

@@ -8,6 +8,10 @@ use utoipa::ToSchema;
 
 use crate::Owner;
 
+/// What stands in the error of a failed build before the end of the step's output. A client that shows the output as it
+/// comes has shown it already.
+pub const BUILD_SAID_LAST: &str = "; it said last: ";
+
 /// A template as the API shows it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Template {

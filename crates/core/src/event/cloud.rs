@@ -73,6 +73,7 @@ impl CloudEvent {
             user: Some(owner.user.clone()),
             project: Some(owner.project.clone()),
             sequence: Some(sequence(seq)),
+            traceparent: event.traceparent.map(|parent| parent.to_string()),
             ..Self::bare(instance, id(instance, seq), kind, event.at, data["data"].take())
         }
     }
@@ -138,7 +139,13 @@ mod tests {
 
     fn event(kind: EventKind, sandbox: Option<SandboxId>) -> Event {
         let subject = Subject { owner: Owner::local(), sandbox };
-        Event { seq: EventSeq::new(42), at: Timestamp::UNIX_EPOCH, subject, kind }
+        Event {
+            seq: EventSeq::new(42),
+            at: Timestamp::UNIX_EPOCH,
+            subject,
+            kind,
+            traceparent: None,
+        }
     }
 
     #[test]
@@ -164,6 +171,18 @@ mod tests {
         });
         assert_eq!(json, expected);
         assert_eq!(serde_json::from_value::<CloudEvent>(json).expect("a CloudEvent"), cloud);
+    }
+
+    #[test]
+    fn an_event_of_a_traced_request_carries_its_place_in_the_trace() {
+        const PLACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let traced = Event {
+            traceparent: Some(PLACE.parse().expect("valid")),
+            ..event(EventKind::SandboxStarted {}, None)
+        };
+        let json = serde_json::to_string(&traced).expect("JSON");
+        assert_eq!(serde_json::from_str::<Event>(&json).expect("an event"), traced);
+        assert_eq!(CloudEvent::of(&traced, "abc").traceparent.as_deref(), Some(PLACE));
     }
 
     #[test]

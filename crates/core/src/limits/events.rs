@@ -48,3 +48,7 @@ pub const WEBHOOK_ADDRESS_KEPT: Duration = Duration::from_secs(60);
 pub const WEBHOOK_READ_EVERY: Duration = Duration::from_millis(20);
 /// After how many events that are not for a webhook its position is written.
 pub const WEBHOOK_SKIPPED_MAX: u64 = 1_000;
+/// How many paths an event names that concerns several.
+pub const EVENT_PATHS_MAX: usize = 20;
+/// How much of a path an event has.
+pub const EVENT_PATH_MAX_BYTES: usize = 512;

@@ -28,3 +28,6 @@ pub const COPY_MAX: Duration = Duration::from_secs(3600);
 pub const STORAGE_LONG_MAX: usize = 64;
 /// Concurrent requests that read or write the files of sandboxes; one organization alone gets half.
 pub const TREE_WORK_AT_ONCE_MAX: usize = 64;
+
+/// How often a copy of a volume is broken off for which a destroy waits, until it has ended.
+pub const BREAK_OFF_EVERY: Duration = Duration::from_millis(50);

@@ -56,7 +56,7 @@ pub fn check_secrets(secrets: &BTreeMap<String, SecretDraft>) -> Result<(), Inva
             let name: String = name.chars().take(64).collect();
             return wrong(format!("{name:?} is not the name of an environment variable"));
         }
-        if let Err(problem) = secret.check() {
+        if let Some(problem) = secret.problem() {
             return wrong(format!("{name}: {problem}"));
         }
     }
@@ -70,31 +70,31 @@ fn is_variable(name: &str) -> bool {
 }
 
 impl SecretDraft {
-    fn check(&self) -> Result<(), String> {
+    fn problem(&self) -> Option<String> {
         if self.hosts.is_empty() {
-            return Err("hosts is empty; name the hosts that may get it".to_owned());
+            return Some("hosts is empty; name the hosts that may get it".to_owned());
         }
         if self.hosts.len() > limits::SECRET_HOSTS_MAX {
             let max = limits::SECRET_HOSTS_MAX;
-            return Err(format!("{} hosts are more than {max}", self.hosts.len()));
+            return Some(format!("{} hosts are more than {max}", self.hosts.len()));
         }
         let is_name = |host: &&Target| matches!(host, Target::Name { .. } | Target::Below { .. });
         if let Some(host) = self.hosts.iter().find(|host| !is_name(host)) {
-            return Err(format!("{host} is not a host; write host or *.host"));
+            return Some(format!("{host} is not a host; write host or *.host"));
         }
         let value = self.value.reveal();
         if value.is_empty() {
-            return Err("the value is empty".to_owned());
+            return Some("the value is empty".to_owned());
         }
         if value.len() > limits::SECRET_VALUE_MAX_BYTES {
-            return Err(format!("the value is over {} bytes", limits::SECRET_VALUE_MAX_BYTES));
+            return Some(format!("the value is over {} bytes", limits::SECRET_VALUE_MAX_BYTES));
         }
         if value.chars().any(char::is_control) {
-            return Err(
+            return Some(
                 "the value has a line break or a control character, which no header can hold"
                     .to_owned(),
             );
         }
-        Ok(())
+        None
     }
 }

@@ -4,8 +4,32 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn network(json: serde_json::Value) -> Result<Network, String> {
-    serde_json::from_value(json).map_err(|error| error.to_string())
+/// What a caller reads of an error.
+#[derive(Debug, PartialEq)]
+struct Message(String);
+
+impl Message {
+    fn of(error: impl std::fmt::Display) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl std::ops::Deref for Message {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for Message {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+fn network(json: serde_json::Value) -> Result<Network, Message> {
+    serde_json::from_value(json).map_err(Message::of)
 }
 
 fn policy(json: serde_json::Value) -> Policy {
@@ -186,10 +210,10 @@ fn a_patch_replaces_or_adds_and_the_last_word_counts() {
 
 #[test]
 fn secrets_have_names_hosts_and_values_and_show_no_value() {
-    let secrets = |json: serde_json::Value| -> Result<(), String> {
-        let secrets = serde_json::from_value(json).map_err(|error| error.to_string())?;
+    let secrets = |json: serde_json::Value| -> Result<(), Message> {
+        let secrets = serde_json::from_value(json).map_err(Message::of)?;
         assert!(!format!("{secrets:?}").contains("hush"));
-        check_secrets(&secrets).map_err(|wrong| wrong.to_string())
+        check_secrets(&secrets).map_err(Message::of)
     };
     use serde_json::json;
     let one = |hosts: &[&str], value: &str| json!({ "TOKEN": { "hosts": hosts, "value": value } });

@@ -1,8 +1,9 @@
 //! Processes that outlive the call which launched them.
 
-use axum::Json;
 use axum::extract::State;
+use axum::{Extension, Json};
 
+use super::LaunchAddress;
 use super::messages::{
     KillRequest, LaunchAnswer, LaunchRequest, Nothing, ProcessAnswer, ProcessRequest,
 };
@@ -36,6 +37,7 @@ fn port(asked: i64) -> Result<Option<Port>, Refusal> {
 pub async fn launch(
     State(broker): State<Broker>,
     Who(who): Who,
+    Extension(LaunchAddress(host)): Extension<LaunchAddress>,
     Message(asked): Message<LaunchRequest>,
 ) -> Result<Json<LaunchAnswer>, Refusal> {
     let LaunchRequest { session_id, binary, args, env, expose_port } = asked;
@@ -48,7 +50,7 @@ pub async fn launch(
     let draft = ExecDraft { argv, env, ..ExecDraft::default() };
     let process = broker.launch(&who, &id, draft, ProcessTerms { port, ready: None }).await?;
     let address = match port {
-        Some(port) => match broker.expose(&who, &id, port).await {
+        Some(port) => match broker.expose(&who, &id, port, host).await {
             Ok(address) => address.to_string(),
             Err(error) => {
                 // Nobody was told of a process that cannot be reached.

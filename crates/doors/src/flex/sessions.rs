@@ -18,8 +18,9 @@ use sandkeep_broker::{
 };
 use sandkeep_core::limits::{FLEX_PAUSE_DRAIN, MIB};
 use sandkeep_core::{
-    Principal, ResourcesDraft, SandboxId, SandboxName, SpecDraft, State as SandboxState, Verb,
+    Kind, Principal, ResourcesDraft, SandboxId, SandboxName, SpecDraft, State as SandboxState, Verb,
 };
+use sandkeep_storage::DatasetSnapshot;
 
 /// The sandbox of a session.
 pub async fn find(broker: &Broker, who: &Principal, session: &str) -> Result<SandboxId, Refusal> {
@@ -54,15 +55,28 @@ fn state(state: SandboxState) -> &'static str {
 /// What a session begins with.
 enum Base<'a> {
     Template(Option<String>),
-    Snapshot { sandbox: &'a str, snapshot: &'a str },
+    Snapshot { source: SandboxId, snapshot: &'a str },
 }
 
 impl<'a> Base<'a> {
-    fn of(text: &'a str) -> Self {
-        match text.split_once('@') {
-            Some((sandbox, snapshot)) => Self::Snapshot { sandbox, snapshot },
-            None if text.is_empty() => Self::Template(None),
-            None => Self::Template(Some(text.to_owned())),
+    /// `NAME@SNAPSHOT` is the snapshot of a sandbox, if there is such a sandbox; otherwise it is that of a dataset.
+    async fn of(broker: &Broker, who: &Principal, text: &'a str) -> Result<Self, Refusal> {
+        let Some((source, snapshot)) = text.split_once('@') else {
+            return Ok(Self::Template(Some(text.to_owned()).filter(|name| !name.is_empty())));
+        };
+        let unknown = match find(broker, who, source).await {
+            Ok(source) => return Ok(Self::Snapshot { source, snapshot }),
+            Err(refusal) if refusal.code().kind() == Kind::NotFound => refusal,
+            Err(refusal) if source.contains('/') => refusal,
+            Err(refusal) => return Err(refusal),
+        };
+        match text.parse::<DatasetSnapshot>() {
+            // No sandbox has a slash in its name, and without any dataset there is nothing else that it could mean.
+            Ok(of) if source.contains('/') || broker.has_source_datasets() => {
+                let template = broker.template_of_dataset(who, &of).await?;
+                Ok(Self::Template(Some(template.to_string())))
+            }
+            Ok(_) | Err(_) => Err(unknown),
         }
     }
 }
@@ -90,7 +104,7 @@ pub async fn create(
         |wrong: sandkeep_core::InvalidSandboxName| invalid("SessionID", wrong.to_string()),
     )?;
     let disk_mb = disk_mb(quota)?;
-    let view = match Base::of(&base_snapshot) {
+    let view = match Base::of(&broker, &who, &base_snapshot).await? {
         Base::Template(template) => {
             let resources = disk_mb
                 .map(|disk| ResourcesDraft { disk_mb: Some(disk), ..ResourcesDraft::default() });
@@ -98,8 +112,7 @@ pub async fn create(
             let draft = SpecDraft { template, name, labels, resources, ..SpecDraft::default() };
             broker.create(&who, draft).await?
         }
-        Base::Snapshot { sandbox, snapshot } => {
-            let source = find(&broker, &who, sandbox).await?;
+        Base::Snapshot { source, snapshot } => {
             let own = broker.get(&who, &source).await?.resources.disk_mb;
             if disk_mb.is_some() && disk_mb != own {
                 return Err(invalid("Quota", "a session from a snapshot has that of its source"));
@@ -155,7 +168,7 @@ pub async fn pause(
 ) -> Result<Json<Nothing>, Refusal> {
     let id = find(&broker, &who, &asked.session_id).await?;
     refuse_in(&broker, &who, &id, Verb::Pause, SandboxState::Paused).await?;
-    broker.pause(&who, &id, InFlight::Drain(FLEX_PAUSE_DRAIN)).await?;
+    broker.pause(&who, &id, InFlight::DrainShut(FLEX_PAUSE_DRAIN)).await?;
     Ok(Json(Nothing {}))
 }
 

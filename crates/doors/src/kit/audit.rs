@@ -14,11 +14,12 @@ use axum::extract::{MatchedPath, Request};
 use axum::http::{Method, header};
 use axum::response::{IntoResponse, Response};
 
-use super::correlation::{CorrelationId, Traced};
+use super::correlation::CorrelationId;
 use super::gate::{Connection, SignedBy};
 use super::refusal::Refusal;
 use sandkeep_audit::{Actor, AuditLog, Effect, Full, Outcome, RecordSpace, Request as Record};
 use sandkeep_core::{Code, Principal};
+use sandkeep_traces::Place;
 
 /// The ids of all operations, by method and template of their route.
 #[derive(Clone, Debug, Default)]
@@ -203,7 +204,7 @@ fn unwritable(Full { problem }: Full) -> Refusal {
 }
 
 fn trace_of(request: &Request) -> Option<String> {
-    request.extensions().get::<Traced>().map(|traced| traced.own.trace.to_string())
+    request.extensions().get::<Place>().map(|place| place.own.trace.to_string())
 }
 
 pub fn client_of(request: &Request) -> Option<IpAddr> {

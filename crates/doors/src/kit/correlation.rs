@@ -7,14 +7,15 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use axum::extract::Request;
+use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::Response;
 use tracing::Instrument;
 
-use super::trace::TraceParent;
+use sandkeep_core::TraceParent;
 use sandkeep_core::limits::CORRELATION_ID_MAX_BYTES;
+use sandkeep_traces::{Place, Step, TracedBy, Value};
 
 pub const HEADER_NAME: &str = "x-correlation-id";
 pub const HEADER: HeaderName = HeaderName::from_static(HEADER_NAME);
@@ -32,38 +33,11 @@ impl CorrelationId {
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 pub const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
-/// The place of a request in a trace, an extension of it.
-#[derive(Clone, Copy, Debug)]
-pub struct Traced {
-    /// Our own step.
-    pub own: TraceParent,
-    pub by: TracedBy,
-}
-
-/// Who began a trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TracedBy {
-    /// The caller, who sees our step in it.
-    Caller,
-    Us,
-}
-
-impl Traced {
-    fn of(headers: &HeaderMap) -> Self {
-        let mut sent = headers.get_all(TRACEPARENT).iter();
-        // Two of them are none, as the standard says of all that is invalid.
-        let only = sent.next().filter(|_| sent.next().is_none());
-        let parsed = only.and_then(|value| value.to_str().ok()?.parse::<TraceParent>().ok());
-        match parsed {
-            Some(parent) => Self { own: parent.child(), by: TracedBy::Caller },
-            None => Self { own: TraceParent::random(), by: TracedBy::Us },
-        }
-    }
-
-    /// What a command is told of the trace that it is part of; nothing if its caller traces nothing.
-    pub fn variable(&self) -> Option<(&'static str, String)> {
-        (self.by == TracedBy::Caller).then(|| ("TRACEPARENT", self.own.to_string()))
-    }
+/// What a caller says of its trace. Two headers are none, as the standard says of all that is invalid.
+fn sent(headers: &HeaderMap) -> Option<TraceParent> {
+    let mut sent = headers.get_all(TRACEPARENT).iter();
+    let only = sent.next().filter(|_| sent.next().is_none());
+    only?.to_str().ok()?.parse().ok()
 }
 
 /// The outermost layer.
@@ -72,19 +46,21 @@ pub async fn correlate(mut request: Request, next: Next) -> Response {
         Some(given) if is_usable(given) => given.clone(),
         Some(_) | None => mint(),
     };
-    let traced = Traced::of(request.headers());
+    let place = Place::of(sent(request.headers()));
     let state = request.headers().get(TRACESTATE).cloned();
     let span = tracing::info_span!(
         "request",
         correlation_id = id.to_str().unwrap_or_default(),
-        trace_id = %traced.own.trace,
+        trace_id = %place.own.trace,
         method = %request.method(),
         path = request.uri().path(),
     );
+    let step = Step::request(&span, place, || name_of(&request));
+    describe(&step, &request, &id);
     // For a door that serves the request in another task.
     request.extensions_mut().insert(span.clone());
     request.extensions_mut().insert(CorrelationId(id.clone()));
-    request.extensions_mut().insert(traced);
+    request.extensions_mut().insert(place);
     let began = Instant::now();
     let answered = async {
         let response = next.run(request).await;
@@ -92,14 +68,37 @@ pub async fn correlate(mut request: Request, next: Next) -> Response {
         response
     };
     let mut response = answered.instrument(span).await;
+    let status = response.status();
+    step.set("http.response.status_code", || Value::Number(status.as_u16().into()));
+    if status.is_server_error() {
+        step.fail(|| status.to_string());
+    }
+    drop(step);
     let headers = response.headers_mut();
     headers.insert(HEADER, id);
-    let own = HeaderValue::try_from(traced.own.to_string()).expect("digits and dashes");
+    let own = HeaderValue::try_from(place.own.to_string()).expect("digits and dashes");
     headers.insert(TRACEPARENT, own);
-    if let (Some(state), TracedBy::Caller) = (state, traced.by) {
+    if let (Some(state), TracedBy::Caller) = (state, place.by) {
         headers.insert(TRACESTATE, state);
     }
     response
+}
+
+/// What a span is called, as OpenTelemetry's conventions say: never by a path that callers choose.
+fn name_of(request: &Request) -> String {
+    match request.extensions().get::<MatchedPath>() {
+        Some(route) => format!("{} {}", request.method(), route.as_str()),
+        None => request.method().to_string(),
+    }
+}
+
+fn describe(step: &Step, request: &Request, id: &HeaderValue) {
+    step.set("http.request.method", || Value::Text(request.method().to_string()));
+    if let Some(route) = request.extensions().get::<MatchedPath>() {
+        step.set("http.route", || Value::Text(route.as_str().to_owned()));
+    }
+    step.set("url.path", || Value::Text(request.uri().path().to_owned()));
+    step.set("correlation_id", || Value::Text(id.to_str().unwrap_or_default().to_owned()));
 }
 
 fn is_usable(id: &HeaderValue) -> bool {
@@ -138,19 +137,14 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_a_step_of_its_callers_trace_or_the_first_of_its_own() {
+    fn one_valid_traceparent_counts_and_two_are_none() {
         const SENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-        let sent = |values: &[&'static str]| -> HeaderMap {
+        let headers = |values: &[&'static str]| -> HeaderMap {
             values.iter().map(|value| (TRACEPARENT, HeaderValue::from_static(value))).collect()
         };
-        let traced = Traced::of(&sent(&[SENT]));
-        assert_eq!(traced.own.trace.to_string(), SENT[3..35]);
-        assert_ne!(traced.own.to_string(), SENT);
-        assert!(traced.variable().is_some_and(|(_, value)| value == traced.own.to_string()));
+        assert_eq!(sent(&headers(&[SENT])), SENT.parse().ok());
         for none in [&[][..], &["nonsense"], &[SENT, SENT]] {
-            let traced = Traced::of(&sent(none));
-            assert_ne!(traced.own.trace.to_string(), SENT[3..35], "{none:?}");
-            assert_eq!(traced.variable(), None);
+            assert_eq!(sent(&headers(none)), None, "{none:?}");
         }
     }
 

@@ -37,6 +37,7 @@ use super::gate::{Connection, Peer};
 use super::origins::Reach;
 use super::stream_lease::Cuttable;
 use super::tls::Tls;
+use super::unread::Unread;
 use crate::auth::Mode;
 use sandkeep_core::limits::{
     ACCEPT_RETRY, HEADERS_READ, SHUTDOWN_DRAIN, STRANGER_HEAD, TLS_HANDSHAKE,
@@ -54,10 +55,15 @@ pub enum Listener {
 
 type Socket = Either<TcpStream, UnixStream>;
 
+/// A listening socket, and the doors behind it.
+pub struct Entrance {
+    pub listener: Listener,
+    pub doors: Router,
+}
+
 /// What every connection needs.
 struct Shared {
     kit: Kit,
-    doors: Router,
     cut: CancellationToken,
     connections: TaskTracker,
     places: Arc<ConnectionSlots>,
@@ -65,20 +71,14 @@ struct Shared {
 
 /// Serves until `shutdown` resolves. Then it accepts no more connections, lets running requests finish for up to
 /// [`SHUTDOWN_DRAIN`], and closes the rest.
-pub async fn serve(
-    listeners: Vec<Listener>,
-    kit: Kit,
-    doors: Router,
-    shutdown: impl Future<Output = ()>,
-) {
+pub async fn serve(entrances: Vec<Entrance>, kit: Kit, shutdown: impl Future<Output = ()>) {
     let shared = Arc::new(Shared {
         kit,
-        doors,
         cut: CancellationToken::new(),
         connections: TaskTracker::new(),
         places: ConnectionSlots::new(getrlimit(Resource::Nofile).current),
     });
-    let accepting = listeners.into_iter().map(|listener| listener.accept_all(&shared));
+    let accepting = entrances.into_iter().map(|entrance| entrance.accept_all(&shared));
     tokio::select! {
         () = shutdown => {}
         _ = join_all(accepting) => {}
@@ -95,13 +95,14 @@ pub async fn serve(
     }
 }
 
-impl Listener {
+impl Entrance {
     /// Accepts a connection whenever there is room for one.
     async fn accept_all(self, shared: &Arc<Shared>) {
-        let reach = self.reach();
+        let Self { listener, doors } = self;
+        let reach = listener.reach();
         loop {
             let place = shared.places.room().await;
-            let socket = match self.accept().await {
+            let socket = match listener.accept().await {
                 Ok(socket) => socket,
                 Err(e) => {
                     // Most likely out of file descriptors. The connection stays in the backlog, so an immediate retry
@@ -112,17 +113,20 @@ impl Listener {
                     continue;
                 }
             };
-            let (tls, shared) = (self.tls().cloned(), Arc::clone(shared));
+            let (tls, shared) = (listener.tls().cloned(), Arc::clone(shared));
+            let doors = doors.clone();
             shared.connections.clone().spawn(async move {
                 let cut = shared.cut.clone();
                 tokio::select! {
-                    () = connection(socket, reach, tls, place, &shared) => {}
+                    () = connection(socket, (reach, tls), place, doors, &shared) => {}
                     () = cut.cancelled() => {}
                 }
             });
         }
     }
+}
 
+impl Listener {
     async fn accept(&self) -> io::Result<Socket> {
         match self {
             Self::Tcp(listener, _) => listener.accept().await.map(|(tcp, _)| Either::Left(tcp)),
@@ -149,9 +153,9 @@ impl Listener {
 
 async fn connection(
     socket: Socket,
-    reach: Reach,
-    tls: Option<Arc<Tls>>,
+    (reach, tls): (Reach, Option<Arc<Tls>>),
     permit: OwnedSemaphorePermit,
+    doors: Router,
     shared: &Shared,
 ) {
     // In keys mode the owner of the socket does not matter, and keys mode is permanent.
@@ -171,14 +175,14 @@ async fn connection(
     let (cut, over) = (shared.cut.child_token(), CancellationToken::new());
     let place = shared.places.enter(permit, stranger(mode, peer, client), &cut);
     let known = Connection { peer, client, reach, cut, over, standing: place.standing().clone() };
-    let Some(tls) = tls else { return speak(socket, known, place, shared).await };
+    let Some(tls) = tls else { return speak(socket, known, place, doors, shared).await };
     let handshake = timeout(TLS_HANDSHAKE, tls.acceptor().accept(socket));
     let handshake = tokio::select! {
         handshake = handshake => handshake,
         () = known.cut.cancelled() => return,
     };
     match handshake {
-        Ok(Ok(stream)) => speak(stream, known, place, shared).await,
+        Ok(Ok(stream)) => speak(stream, known, place, doors, shared).await,
         Ok(Err(e)) => tracing::debug!("a TLS handshake failed: {e}"),
         Err(_elapsed) => tracing::debug!("a TLS handshake took too long"),
     }
@@ -194,12 +198,17 @@ fn stranger(mode: Mode, peer: Peer, client: Option<IpAddr>) -> Option<Source> {
 }
 
 /// Serves the requests of one connection.
-async fn speak<S>(stream: S, known: Connection, place: ConnectionSlot, shared: &Shared)
-where
+async fn speak<S>(
+    stream: S,
+    known: Connection,
+    place: ConnectionSlot,
+    doors: Router,
+    shared: &Shared,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let stream = TokioIo::new(Cuttable::new(stream, &known, place));
-    let router = TowerToHyperService::new(shared.doors.clone());
+    let router = TowerToHyperService::new(doors);
     let first_head = if known.peer == Peer::Own { HEADERS_READ } else { STRANGER_HEAD };
     let asked = CancellationToken::new();
     let asks = asked.clone();
@@ -207,7 +216,7 @@ where
         asks.cancel();
         request.extensions_mut().insert(known.clone());
         name_host(&mut request);
-        router.call(request)
+        router.call(Unread::wrap(request))
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_READ);

@@ -8,10 +8,10 @@ use axum::extract::{FromRef, FromRequestParts, Path, RawPathParams};
 use axum::http::request::Parts;
 
 use super::refusal::Refusal;
-use sandkeep_broker::{Broker, ToolName};
+use sandkeep_broker::{Broker, ToolName, error::Error};
 use sandkeep_core::{
-    ExecId, KeyId, Port, Principal, ProcessId, SandboxId, ShellId, SnapshotName, TemplateName,
-    UploadId, WebhookId,
+    CodebaseRef, ExecId, KeyId, Port, Principal, ProcessId, SandboxId, ShellId, SnapshotName,
+    TemplateName, UploadId, WebhookId,
 };
 
 /// A type that a path segment can name.
@@ -55,6 +55,12 @@ impl Name for SandboxId {
     }
 }
 
+impl Name for CodebaseRef {
+    fn none(text: String) -> Refusal {
+        Refusal::from(Error::CodebaseNotFound { text })
+    }
+}
+
 names! {
     ExecId => NotAnExecId;
     ProcessId => NotAProcessId;
@@ -66,6 +72,18 @@ names! {
     SnapshotName => NotASnapshotName;
     UploadId => NotAnUploadId;
     WebhookId => NotAWebhookId;
+    RequestNumber => NotARequestNumber;
+}
+
+/// The number of a request of a sandbox to reach a destination.
+pub struct RequestNumber(pub u64);
+
+impl FromStr for RequestNumber {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().map(Self)
+    }
 }
 
 pub fn parse<T: Name>(text: &str) -> Result<T, Refusal> {

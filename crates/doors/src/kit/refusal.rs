@@ -38,6 +38,8 @@ pub enum Refusal {
     NotATool { text: String },
     #[error("there is no webhook {text:?}")]
     NotAWebhookId { text: String },
+    #[error("{text:?} is not the number of a request")]
+    NotARequestNumber { text: String },
     #[error("there is no upload {text:?}")]
     NotAnUploadId { text: String },
     #[error("{}{problem}", field.as_ref().map(|f| format!("{f}: ")).unwrap_or_default())]
@@ -54,6 +56,8 @@ pub enum Refusal {
     BodyTooSlow,
     #[error("the body is {given:?}, which is not JSON")]
     NotJson { given: String },
+    #[error("the body is {given:?}, in which the file is only a part")]
+    NotRaw { given: String },
     #[error("the file ends at {size} bytes, before the range begins")]
     RangeBeyondEnd { size: u64 },
     #[error("query: {problem}")]
@@ -119,6 +123,7 @@ impl Refusal {
             Self::NotASnapshotName { .. } => Code::SnapshotNotFound,
             Self::NotATool { .. } => Code::ToolNotFound,
             Self::NotAWebhookId { .. } => Code::WebhookNotFound,
+            Self::NotARequestNumber { .. } => Code::NetworkRequestNotFound,
             Self::NotAnUploadId { .. } => Code::UploadNotFound,
             Self::BodyMalformed { .. } => Code::MalformedBody,
             Self::BodyBroken { .. } => Code::BrokenBody,
@@ -127,6 +132,7 @@ impl Refusal {
             Self::DeadlineExceeded { .. } => Code::DeadlineExceeded,
             Self::BodyTooSlow => Code::BodyTooSlow,
             Self::NotJson { .. } => Code::NotJson,
+            Self::NotRaw { .. } => Code::NotRaw,
             Self::RangeBeyondEnd { .. } => Code::RangeNotSatisfiable,
             Self::QueryMalformed { .. } => Code::InvalidQuery,
             Self::NotAWebSocket { .. } => Code::UpgradeRequired,

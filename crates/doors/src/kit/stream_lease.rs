@@ -14,6 +14,7 @@ use axum::body::Body;
 use axum::http::{StatusCode, Version};
 use axum::response::Response;
 use futures_util::{StreamExt, future, stream};
+use http_body_util::{BodyStream, StreamBody};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::{CancellationToken, DropGuard, WaitForCancellationFutureOwned};
 
@@ -78,13 +79,15 @@ impl StreamLease {
 
 /// The same body. It drops `guard` when it is dropped, and fails as soon as it is canceled.
 fn guarded(body: Body, guard: DropGuard, cut: CancellationToken) -> Body {
-    let chunks = body.into_data_stream().map(move |chunk| {
+    // Frames and not only data: the end of a gRPC call is in its trailers.
+    let frames = BodyStream::new(body).map(move |frame| {
         let _held = &guard;
-        chunk
+        frame
     });
-    let until_cut = chunks.take_until(cut.clone().cancelled_owned());
+    let until_cut = frames.take_until(cut.clone().cancelled_owned());
     let broken = async move { cut.is_cancelled().then(|| Err(axum::Error::new(cut_off()))) };
-    Body::from_stream(until_cut.chain(stream::once(broken).filter_map(future::ready)))
+    let whole = until_cut.chain(stream::once(broken).filter_map(future::ready));
+    Body::new(StreamBody::new(whole))
 }
 
 /// A connection that can be closed from outside, regardless of which task holds it.

@@ -9,9 +9,9 @@ use super::SANDBOX;
 use crate::kit::Refusal;
 use crate::kit::path::{Name, parse};
 use sandkeep_core::api::{
-    CreateProcess, CreateSnapshot, DeleteFile, DiffSandbox, FilePath, ForkSandbox, ListFiles,
-    ListSandboxes, MakeDirectory, MoveFile, PauseSandbox, ReadOutput, Revert, RollbackSandbox,
-    SealTurn, SignPortUrl,
+    AskForNetwork, CreateProcess, CreateSnapshot, DeleteFile, DiffSandbox, FilePath, ForkSandbox,
+    ListFiles, ListSandboxes, MakeDirectory, MoveFile, PauseSandbox, RaceSandbox, ReadOutput,
+    Revert, RollbackSandbox, SealTurn, SignPortUrl,
 };
 use sandkeep_core::{Port, ProcessId, SandboxId, SnapshotName, SpecDraft};
 
@@ -44,8 +44,10 @@ pub enum Call {
     SealTurn(SandboxId, SealTurn),
     Rollback(SandboxId, RollbackSandbox),
     Fork(SandboxId, ForkSandbox),
+    Race(SandboxId, Box<RaceSandbox>),
     Diff(SandboxId, DiffSandbox),
     Revert(SandboxId, Revert),
+    AskForNetwork(SandboxId, AskForNetwork),
 }
 
 /// Arguments while a call is being decoded.

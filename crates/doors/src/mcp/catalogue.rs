@@ -10,13 +10,14 @@ use super::call::{Call, Given};
 use super::schema::{self, Field};
 use super::{A_SANDBOX, SANDBOX};
 use crate::kit::Refusal;
+use sandkeep_broker::error::Error;
 use sandkeep_broker::parameter::{Kind, Misfit, Need, Parameter};
-use sandkeep_core::SpecDraft;
 use sandkeep_core::api::{
-    CreateProcess, CreateSnapshot, DeleteFile, DiffSandbox, FilePath, ForkSandbox, ListFiles,
-    ListSandboxes, MakeDirectory, MoveFile, PauseSandbox, ReadOutput, Revert, RollbackSandbox,
-    SealTurn, SignPortUrl,
+    AskForNetwork, CreateProcess, CreateSnapshot, DeleteFile, DiffSandbox, FilePath, ForkSandbox,
+    ListFiles, ListSandboxes, MakeDirectory, MoveFile, PauseSandbox, RaceSandbox, ReadOutput,
+    Revert, RollbackSandbox, SealTurn, SignPortUrl,
 };
+use sandkeep_core::{GitUrl, SpecDraft, Transport};
 
 /// The definition of a call.
 struct Entry {
@@ -189,6 +190,21 @@ const fn entry(
     Entry { name, title, about, effect, names, request, hidden: &[], required: &[], decode }
 }
 
+/// Files of this machine are for the person who starts the server to give, and not for a model to take.
+fn remote_source(draft: Box<SpecDraft>) -> Result<Box<SpecDraft>, Refusal> {
+    let Some(source) = &draft.source else { return Ok(draft) };
+    let is_file = |git: &GitUrl| git.transport() == Transport::File;
+    let field = match (&source.dir, &source.git) {
+        (Some(_), _) => "source.dir",
+        (None, Some(git)) if is_file(git) => "source.git",
+        (None, _) => return Ok(draft),
+    };
+    let problem = "a tool call may not name files of this machine; give an https:// repository, or have the server \
+                   started with --source-dir"
+        .to_owned();
+    Err(Error::InvalidField { field, problem }.into())
+}
+
 impl Entry {
     const fn names(self, names: &'static [Parameter]) -> Self {
         Self { names, ..self }
@@ -214,12 +230,12 @@ static ENTRIES: &[Entry] = &[
         "Create a new isolated Linux computer and return its id. Use it for work that must be separate from \
                 other work; for everything else omit `sandbox` in calls to use your default one.",
         Effect::Adds,
-        |given| Ok(Call::CreateSandbox(given.request()?)),
+        |given| Ok(Call::CreateSandbox(remote_source(given.request()?)?)),
     )
     .names(&[])
     .takes(schema::body::<SpecDraft>)
-    // It may name files of the host.
-    .hides(&["source"]),
+    // A model is not told secrets.
+    .hides(&["secrets"]),
     entry(
         "sandbox_list",
         "List sandboxes",
@@ -436,9 +452,20 @@ static ENTRIES: &[Entry] = &[
     )
     .takes(schema::body::<ForkSandbox>),
     entry(
+        "race",
+        "Race forks and keep the best",
+        "Try several approaches at once: fork the sandbox, run a command (or a different one, or a patch) in each \
+                fork, have `judge` print a number in each, and keep the files of the fork with the highest number. \
+                The sandbox gets them as a turn, and a turn before it holds what it was. Waits for the end.",
+        Effect::Destroys,
+        |given| Ok(Call::Race(given.sandbox()?, given.request()?)),
+    )
+    .takes(schema::body::<RaceSandbox>)
+    .hides(&["argv"]),
+    entry(
         "diff",
         "Show what changed",
-        "List files that were added, modified, deleted or renamed between a snapshot (default: the newest) and now or another snapshot.",
+        "List files that were added, modified, deleted or renamed between a snapshot (default: what the sandbox started with) and now or another snapshot.",
         Effect::Reads,
         |given| Ok(Call::Diff(given.sandbox()?, given.request()?)),
     )
@@ -453,4 +480,13 @@ static ENTRIES: &[Entry] = &[
         |given| Ok(Call::Revert(given.sandbox()?, given.request()?)),
     )
     .takes(schema::body::<Revert>),
+    entry(
+        "network_request",
+        "Ask for a network destination",
+        "Ask the owner of the sandbox to allow a host that its network policy refuses, and say what you need it for. \
+                They decide; if they agree, connections to it work from then on.",
+        Effect::Adds,
+        |given| Ok(Call::AskForNetwork(given.sandbox()?, given.request()?)),
+    )
+    .takes(schema::body::<AskForNetwork>),
 ];

@@ -23,6 +23,7 @@ use crate::rest::files::{
 };
 use crate::rest::known_execs::{beginning, opening};
 use crate::rest::listing::{filter, page};
+use crate::rest::races::race_draft;
 use crate::rest::sandboxes::in_flight;
 use crate::rest::snapshots::{fork_draft, on_execs};
 use crate::rest::tools::{CallBody, Live};
@@ -38,15 +39,22 @@ pub struct Direct {
     pub ports: Arc<PortDoor>,
     /// The caller to use if the request does not carry one.
     pub usual: Option<Caller>,
+    /// What a default sandbox is made as; its slot is our own.
+    pub default: SpecDraft,
 }
 
 impl Direct {
     /// For the user who started this process; `address` is where its doors listen.
-    pub fn for_this_user(broker: Broker, ports: Arc<PortDoor>, address: SocketAddr) -> Self {
+    pub fn for_this_user(
+        broker: Broker,
+        ports: Arc<PortDoor>,
+        address: SocketAddr,
+        default: SpecDraft,
+    ) -> Self {
         let host = HeaderValue::try_from(address.to_string()).expect("an address is a host");
         let headers = HeaderMap::from_iter([(header::HOST, host)]);
         let usual = Some(Caller { who: Principal::local(), headers, key: SignedBy::default() });
-        Self { broker, ports, usual }
+        Self { broker, ports, usual, default }
     }
 }
 
@@ -72,7 +80,7 @@ impl Direct {
     }
 
     async fn carry_out(&self, call: Call, caller: &Caller) -> Result<Value, Failure> {
-        let Self { broker, ports, usual: _ } = self;
+        let Self { broker, ports, usual: _, default: _ } = self;
         let Caller { who, headers, key } = caller;
         match call {
             Call::CreateSandbox(draft) => json(broker.create(who, *draft).await?),
@@ -137,11 +145,15 @@ impl Direct {
                 let sandboxes = broker.fork(who, &id, fork_draft(asked), None).await?;
                 json(Forks { sandboxes })
             }
+            Call::Race(id, asked) => {
+                json(broker.race(who, &id, race_draft(*asked)?).await?.done().await?)
+            }
             Call::Diff(id, asked) => json(broker.diff(who, &id, wanted(asked)).await?.0),
             Call::Revert(id, asked) => {
                 let reverted = broker.revert(who, &id, &asked.snapshot, &asked.paths).await?;
                 json(Reverted { reverted })
             }
+            Call::AskForNetwork(id, asked) => json(broker.ask_for_network(who, &id, &asked)?),
         }
     }
 }
@@ -151,7 +163,7 @@ impl Backend for Direct {
     async fn default_sandbox(&self, from: &Extensions) -> Result<SandboxId, Failure> {
         let caller = self.caller(from)?;
         let slot = DEFAULT_SLOT.parse().ok();
-        let draft = SpecDraft { slot, ..SpecDraft::default() };
+        let draft = SpecDraft { slot, ..self.default.clone() };
         Ok(self.broker.ensure_running(&caller.who, draft).await?)
     }
 

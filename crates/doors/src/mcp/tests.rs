@@ -120,8 +120,12 @@ fn wrong_arguments_are_named() {
 
 #[test]
 fn a_model_cannot_name_files_of_the_host() {
-    let refused = misfit("sandbox_create", json!({ "source": { "path": "/etc" } }));
-    assert!(refused.contains("source: there is no such parameter"), "{refused}");
+    for source in [json!({ "dir": "/etc" }), json!({ "git": "file:///srv/tools.git" })] {
+        let refused = decoded("sandbox_create", json!({ "source": source }));
+        assert!(matches!(refused, Err(Refusal::Broker(_))), "{refused:?}");
+    }
+    let remote = json!({ "source": { "git": "https://a.example/tools.git" }, "name": "web" });
+    assert!(matches!(decoded("sandbox_create", remote), Ok(Call::CreateSandbox(_))));
 }
 
 #[test]

@@ -54,7 +54,7 @@ pub fn wanted(asked: DiffSandbox) -> DiffRequest {
     DiffRequest { from, to, path, limit, text }
 }
 
-fn tar(bundle: DiffBundle) -> Response {
+pub fn tar(bundle: DiffBundle) -> Response {
     let headers =
         [(header::CONTENT_TYPE, "application/x-tar"), (header::CACHE_CONTROL, "no-store")];
     let pieces = stream::unfold(bundle, |mut bundle| async move {

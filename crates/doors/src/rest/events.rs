@@ -52,7 +52,7 @@ pub struct EventQuery {
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
     /// `cloudevents`: each event as a CloudEvent 1.0.
-    #[param(required = false)]
+    #[param(required = false, inline)]
     format: EventFormat,
 }
 

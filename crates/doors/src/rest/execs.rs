@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::future::ready;
 use std::time::Duration;
 
+use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::LOCATION;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::{Extension, Json};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -22,7 +22,6 @@ use super::openapi::{Guarded, Inside, Journaled, OfSandbox, WithBody};
 use super::terminal::{Size, WhenGone};
 use crate::kit::Refusal;
 use crate::kit::body;
-use crate::kit::correlation::Traced;
 use crate::kit::frames::Form;
 use crate::kit::long_answer::long_answer;
 use crate::kit::path::Id;
@@ -176,7 +175,6 @@ pub async fn create(
     Who(who): Who,
     Id(id): Id,
     asked: QueryResult<ExecQuery>,
-    traced: Option<Extension<Traced>>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Refusal> {
@@ -184,11 +182,7 @@ pub async fn create(
     let body: ExecBody = body::required(&headers, body).await?;
     mode.check(body.on_disconnect)?;
     let pace = mode.pace(body.backpressure)?;
-    let (mut draft, stdin) = body.into_draft()?;
-    // What the request sets itself is stronger.
-    if let Some((name, value)) = traced.and_then(|Extension(traced)| traced.variable()) {
-        draft.env.entry(name.to_owned()).or_insert(value);
-    }
+    let (draft, stdin) = body.into_draft()?;
     let then = Then::of(draft.stdin);
     let running = broker.exec(&who, &id, draft).await?;
     if let Some(bytes) = stdin {
@@ -330,7 +324,7 @@ fn invalid(field: &'static str, problem: &str) -> Error {
 
 /// What happens after the request's stdin was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Then {
+pub enum Then {
     Close,
     More,
 }
@@ -346,7 +340,7 @@ impl Then {
 
 /// Writes all of stdin, concurrently with reading the output: a command that does not read its stdin must not block its
 /// output. It runs in a separate task, so that a client that disconnects does not truncate the input.
-pub(super) async fn feed(input: ExecutionInput, bytes: Bytes, then: Then) {
+pub async fn feed(input: ExecutionInput, bytes: Bytes, then: Then) {
     // A command may end, or close its stdin, without reading everything; that is not an error.
     if input.write(&bytes).await.is_ok() && then == Then::Close {
         let _ = input.close().await;

@@ -4,10 +4,10 @@
 //! invalid UTF-8 replaced, and then `path_b64` has the exact bytes. Relative paths start at the sandbox's working
 //! directory: the user's home, or the one that the image sets.
 
-mod content;
-mod parameters;
+pub(super) mod content;
+pub(super) mod parameters;
 mod shown;
-mod upload;
+pub(super) mod upload;
 mod watch;
 
 use axum::Json;
@@ -90,9 +90,11 @@ pub async fn write(
     Who(who): Who,
     Id(sandbox): Id,
     RawQuery(query): RawQuery,
+    headers: HeaderMap,
     body: Body,
 ) -> Result<(StatusCode, Json<Shown>), Refusal> {
     let begun = async {
+        upload::refuse_forms(&headers)?;
         let parameters = Parameters::read(query, &["path", "mode", "parents"])?;
         let request = WriteFile {
             path: parameters.path()?,
@@ -395,11 +397,16 @@ pub async fn unpack(
         };
         Ok(broker.unpack_files(&who, &sandbox, request).await?)
     };
-    let toolbox::Unpacked { entries, bytes } = upload::receive(begun, body).await?;
-    Ok(Json(UnpackedView { entries, bytes }))
+    Ok(Json(upload::receive(begun, body).await?.into()))
 }
 
-fn parents(make: bool) -> Parents {
+impl From<toolbox::Unpacked> for UnpackedView {
+    fn from(toolbox::Unpacked { entries, bytes }: toolbox::Unpacked) -> Self {
+        Self { entries, bytes }
+    }
+}
+
+pub fn parents(make: bool) -> Parents {
     match make {
         true => Parents::Make,
         false => Parents::Require,

@@ -1,6 +1,8 @@
 //! The OpenAPI description, generated from the handlers. Common parts, above all the possible errors, are added here
 //! once, from the same table that produces the answers.
 
+mod variants;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
@@ -34,9 +36,11 @@ use sandkeep_core::Code;
         (name = "processes", description = "Start and manage servers and other long-running processes"),
         (name = "files", description = "Read, write, list and watch the files of a sandbox, as its user"),
         (name = "snapshots", description = "Snapshots, turns, rollback, forks, diffs and history"),
+        (name = "network", description = "What a sandbox may reach, what it reached, and what it asks for"),
         (name = "ports", description = "Reach servers in a sandbox"),
         (name = "tools", description = "Tools that a model calls in a sandbox: files, search, bash and git"),
         (name = "templates", description = "Import, build and list templates"),
+        (name = "codebases", description = "Named trees that are mounted in sandboxes, and the rules for them"),
         (name = "urule", description = "The words of Urule's runtime broker: a session is a sandbox \
             with the label `urule.workspace_id`. Errors also carry Urule's `error` and `details`"),
         (name = "events", description = "Follow what happens, and have it delivered to webhooks"),
@@ -125,6 +129,7 @@ fn finished(mut api: OpenApi) -> OpenApi {
     let components = api.components.get_or_insert_with(Components::new);
     let problems = used.into_iter().map(|status| (name_of(status), problem(status).into()));
     components.responses.extend(problems);
+    variants::name_all(&mut components.schemas);
     api
 }
 
@@ -248,6 +253,42 @@ mod tests {
             written == document(),
             "docs/reference/openapi.json is stale: run with SANDKEEP_REGENERATE=1"
         );
+    }
+
+    /// What a reference means; `None` if it dangles.
+    fn meant<'a>(api: &'a serde_json::Value, reference: &str) -> Option<&'a serde_json::Value> {
+        api.pointer(reference.strip_prefix('#')?)
+    }
+
+    fn walk(value: &serde_json::Value, look: &mut impl FnMut(&serde_json::Value)) {
+        look(value);
+        match value {
+            serde_json::Value::Object(fields) => {
+                fields.values().for_each(|field| walk(field, look))
+            }
+            serde_json::Value::Array(items) => items.iter().for_each(|item| walk(item, look)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn no_reference_dangles_and_nothing_is_all_of_one_of_several() {
+        let api: serde_json::Value = serde_json::from_str(&document()).expect("JSON");
+        walk(&api, &mut |value| {
+            if let Some(reference) = value["$ref"].as_str() {
+                assert!(meant(&api, reference).is_some(), "{reference} means nothing");
+            }
+            for part in value["allOf"].as_array().into_iter().flatten() {
+                let part = match part["$ref"].as_str() {
+                    Some(reference) => meant(&api, reference).expect("it was looked up"),
+                    None => part,
+                };
+                assert!(part["oneOf"].is_null(), "{value:#}");
+            }
+        });
+        let kinds = &api["components"]["schemas"]["Event"]["oneOf"];
+        assert!(kinds.as_array().is_some_and(|kinds| kinds.len() > 10), "{kinds:#}");
+        assert!(api["components"]["schemas"]["EventExecEnded"]["properties"]["seq"].is_object());
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub fn status_of(code: Code) -> StatusCode {
     match (code, code.kind()) {
         (Code::MethodNotAllowed, _) => StatusCode::METHOD_NOT_ALLOWED,
         (Code::BodyTooSlow, _) => StatusCode::REQUEST_TIMEOUT,
-        (Code::NotJson, _) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        (Code::NotJson | Code::NotRaw, _) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         (Code::RangeNotSatisfiable, _) => StatusCode::RANGE_NOT_SATISFIABLE,
         (
             Code::BuildFailed

@@ -26,7 +26,7 @@ use sandkeep_core::{
 };
 
 /// The header that makes a create idempotent.
-const IDEMPOTENCY_KEY: &str = "idempotency-key";
+pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

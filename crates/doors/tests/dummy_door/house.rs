@@ -7,10 +7,12 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use sandkeep_broker::{Broker, LocalDirectory, Parts, Policy, SystemClock, telemetry::Telemetry};
+use sandkeep_broker::{
+    Broker, Egress, LocalDirectory, Parts, Policy, SystemClock, telemetry::Telemetry,
+};
 use sandkeep_core::{Privilege, SandboxId};
 use sandkeep_doors::auth::{Auth, KeyDraft, NewKey};
-use sandkeep_doors::kit::{Kit, Listener, Origins, serve};
+use sandkeep_doors::kit::{Entrance, Kit, Listener, Origins, serve};
 use sandkeep_guestlink::journal::JournalLimits;
 use sandkeep_home::DataDir;
 use sandkeep_image::source::registry::{Registries, Spool};
@@ -40,8 +42,9 @@ impl House {
         let doors = kit.around(door(&kit), ["/dummy/sandboxes", "/dummy/sandboxes/{id}/run"]);
         let path = dir.path().join("socket");
         let listener = UnixListener::bind(&path).expect("a free path");
-        let listeners = vec![Listener::Unix(listener, None)];
-        tokio::spawn(serve(listeners, kit, doors, std::future::pending()));
+        let listener = Listener::Unix(listener, None);
+        let entrances = vec![Entrance { listener, doors }];
+        tokio::spawn(serve(entrances, kit, std::future::pending()));
         let stream = TokioIo::new(UnixStream::connect(&path).await.expect("it listens"));
         let connected = http2::handshake(TokioExecutor::new(), stream).await;
         let (client, connection) = connected.expect("HTTP/2");
@@ -69,6 +72,7 @@ async fn broker(dir: &tempfile::TempDir) -> Broker {
         journal: JournalLimits::default(),
         telemetry: Arc::new(Telemetry::default()),
         policy: Policy::default(),
+        egress: Egress::built_in(),
         clock: Arc::new(SystemClock),
         data,
     })

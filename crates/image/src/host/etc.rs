@@ -8,6 +8,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::host_name::SHARED_HOSTS;
+use crate::resolver::RESOLV_CONF;
 
 const PASSWD: &str = "\
 root:x:0:0:root:/root:/bin/sh
@@ -76,7 +77,7 @@ fn pieces(host: &Path) -> io::Result<Vec<(PathBuf, Piece)>> {
         link("hosts", &format!("../{SHARED_HOSTS}")),
         link("hostname", "../proc/sys/kernel/hostname"),
         file("nsswitch.conf", NSSWITCH),
-        file("resolv.conf", ""),
+        file("resolv.conf", RESOLV_CONF),
         link("os-release", "../usr/lib/os-release"),
         link("localtime", "/usr/share/zoneinfo/Etc/UTC"),
         link("mtab", "/proc/self/mounts"),

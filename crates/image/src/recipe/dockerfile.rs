@@ -96,6 +96,21 @@ impl Reader {
             "CMD" => Instruction::Cmd(command(rest)),
             "ENTRYPOINT" => Instruction::Entrypoint(command(rest)),
             "SHELL" => Instruction::Shell(shell(rest)?),
+            "VOLUME" => {
+                Instruction::Ignored("VOLUME is ignored: all files of a sandbox are its own anyway")
+            }
+            "HEALTHCHECK" => Instruction::Ignored(
+                "HEALTHCHECK is ignored: LABEL sandkeep.ready says when a sandbox is ready",
+            ),
+            "STOPSIGNAL" => Instruction::Ignored(
+                "STOPSIGNAL is ignored: processes get SIGTERM, and SIGKILL ten seconds later",
+            ),
+            "MAINTAINER" => {
+                Instruction::Ignored("MAINTAINER is ignored: use LABEL maintainer=NAME")
+            }
+            "ONBUILD" => Instruction::Ignored(
+                "ONBUILD is ignored: builds from this template do not run what it says",
+            ),
             other => {
                 let instruction = other.to_owned();
                 return Err(Problem::Unknown { instruction, supported: SUPPORTED });

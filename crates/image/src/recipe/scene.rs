@@ -160,6 +160,7 @@ impl Scene {
                 }
             }
             Instruction::Shell(argv) => self.shell.clone_from(argv),
+            Instruction::Ignored(_) => {}
         }
         Ok(Effect::Noted)
     }

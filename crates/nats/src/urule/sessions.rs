@@ -148,7 +148,7 @@ mod tests {
     fn told(which: Which, kind: EventKind, sandbox: &SandboxId) -> Vec<(String, Value)> {
         let subject = Subject { owner: Owner::local(), sandbox: Some(sandbox.clone()) };
         let at = Timestamp::UNIX_EPOCH;
-        let event = Event { seq: EventSeq::new(9), at, subject, kind };
+        let event = Event { seq: EventSeq::new(9), at, subject, kind, traceparent: None };
         let feed = Sessions { which, instance: "abc".to_owned() };
         let messages = feed.messages(&Delivery::Event(Box::new(event)));
         let read = |message: &Message| serde_json::from_slice(&message.payload).expect("JSON");

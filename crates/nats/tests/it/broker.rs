@@ -75,6 +75,7 @@ impl World {
             journal: JournalLimits::default(),
             telemetry: Arc::new(Telemetry::default()),
             policy: Policy::default(),
+            egress: sandkeep_broker::Egress::built_in(),
             clock: Arc::new(SystemClock),
             data,
         };

@@ -58,20 +58,32 @@ pub fn abstract_socket(scene: &Scene) -> Finding {
     ways.finding()
 }
 
-pub fn foreign_address() -> Finding {
+pub fn foreign_address(scene: &Scene) -> Finding {
     let mut ways = Ways::judged(Judge::BySuccess);
     for route in routes_out() {
         ways.leak(format!("there is a route by {route}"));
+    }
+    if is_caught(scene) {
+        ways.refuse("what is sent ends at the loopback, where it is caught");
+        return ways.finding();
     }
     note_route(&mut ways, NOBODY_V4.into());
     note_route(&mut ways, NOBODY_V6.into());
     ways.finding()
 }
 
-pub fn metadata_address() -> Finding {
+pub fn metadata_address(scene: &Scene) -> Finding {
+    if is_caught(scene) {
+        return foreign_address(scene);
+    }
     let mut ways = Ways::judged(Judge::BySuccess);
     METADATA.into_iter().for_each(|address| note_route(&mut ways, address));
     ways.finding()
+}
+
+/// Whether the sandbox has a way out: then every address is local, and only the devices of the routes tell.
+fn is_caught(scene: &Scene) -> bool {
+    scene.get("listener").is_some()
 }
 
 /// Whether the kernel has a route. Nothing is sent.
@@ -103,6 +115,7 @@ pub fn dns(scene: &Scene) -> Finding {
     for server in nameservers() {
         match server.is_loopback() || server.is_unspecified() {
             true => ways.refuse(format!("{server} is on a loopback of its own")),
+            false if is_caught(scene) => ways.refuse(format!("queries to {server} are caught")),
             false => note_route(&mut ways, server),
         }
     }

@@ -59,6 +59,8 @@ impl<R: Runtime> Instance<R> {
             privilege: self.template.default_privilege(),
             home: home.path().to_owned(),
             lifetime: Lifetime::Detached,
+            network: false,
+            mounts: Vec::new(),
         }
     }
 }

@@ -64,6 +64,8 @@ impl MockBench {
             resources,
             privilege: Privilege::None,
             lifetime: Lifetime::Detached,
+            network: false,
+            mounts: Vec::new(),
         }
     }
 }

@@ -142,6 +142,11 @@ fn capabilities(plan: &Plan) -> Vec<String> {
     if !names.contains(&chroot) {
         names.push(chroot);
     }
+    if plan.network {
+        // The network belongs to the host's user namespace, where it would give the resolver's port, too. The other
+        // ports are everybody's there.
+        names.retain(|name| name != "CAP_NET_BIND_SERVICE");
+    }
     names
 }
 

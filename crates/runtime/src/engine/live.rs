@@ -66,6 +66,10 @@ impl Contained {
         self.live.guest()
     }
 
+    pub fn process(&self) -> io::Result<OwnedFd> {
+        self.process.try_clone()
+    }
+
     /// Whether it has ended, whoever noticed.
     pub fn is_over(&self) -> bool {
         self.live.is_dead() || pidfd::has_ended(&self.process)

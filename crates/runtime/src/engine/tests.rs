@@ -25,5 +25,7 @@ pub fn plan() -> Plan {
         privilege: Privilege::None,
         home: PathBuf::from("/homes/one"),
         lifetime: Lifetime::Detached,
+        network: false,
+        mounts: Vec::new(),
     }
 }

@@ -38,6 +38,11 @@ impl Live {
         Arc::clone(&self.guest) as Arc<dyn Guest>
     }
 
+    /// The process whose end ends it.
+    pub fn process(&self) -> io::Result<OwnedFd> {
+        self.pidfd.get_ref().try_clone()
+    }
+
     pub fn is_dead(&self) -> bool {
         self.death.get().is_some()
     }

@@ -5,14 +5,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use super::{HostResources, open_dir};
-use crate::{Lifetime, Plan, RuntimeError};
+use crate::{Lifetime, MountSource, Plan, PlannedMount, RuntimeError};
 use sandkeep_core::{Privilege, limits};
 use sandkeep_sys::{
     cgroup::{Entry, GroupPlacement},
-    launcher::{self, EntryKind, Lifeline, RootKind},
+    launcher::{self, Attachment, EntryKind, Lifeline, MountIds, RootKind},
     mount, overlay, socket,
 };
-use sandkeep_tree::{Bind, Root};
+use sandkeep_tree::{Bind, Ids, Root};
 
 /// Queued connections while the guest comes up; as many as execs may be started at once.
 const BACKLOG: i32 = 1024;
@@ -28,7 +28,7 @@ pub enum Host {
 pub struct Parts {
     /// The guest's listening socket, or the pipe with its token.
     meeting: OwnedFd,
-    /// The root or its pieces, then the binds.
+    /// The root or its pieces, the binds, then the attachments.
     mounts: Vec<OwnedFd>,
     entry: Vec<OwnedFd>,
     /// `None` without cgroups. In that case cloning mounts is not permitted either.
@@ -37,6 +37,7 @@ pub struct Parts {
     pub lifeline: Lifeline,
     /// Targets of the binds, relative to the root.
     pub bind_targets: Vec<String>,
+    pub attachments: Vec<Attachment>,
 }
 
 impl Parts {
@@ -63,7 +64,10 @@ impl Parts {
         let binds = files.binds.iter().map(|bind| bind.source.as_path());
         let sources = roots.into_iter().chain(binds);
         let mounts = match entry_kind {
-            Some(_) => sources.map(mount::clone_path).collect::<io::Result<_>>(),
+            Some(_) => {
+                let trees = plan.mounts.iter().map(|mount| detached(&mount.source));
+                sources.map(mount::clone_path).chain(trees).collect::<io::Result<_>>()
+            }
             None => Ok(Vec::new()),
         };
         let meeting = match host {
@@ -83,6 +87,7 @@ impl Parts {
                 Lifetime::WithDaemon => Lifeline::Passed,
             },
             bind_targets: files.binds.iter().map(target).collect(),
+            attachments: plan.mounts.iter().map(attachment).collect(),
         })
     }
 
@@ -92,7 +97,7 @@ impl Parts {
         self.entry_kind.ok_or(RuntimeError::Unsupported { runtime, what })
     }
 
-    /// The listening socket or the token, the lifeline if any, the root and the binds, in this order.
+    /// The listening socket or the token, the lifeline if any, the root, the binds and the attachments, in this order.
     pub fn before_entry<'a>(&'a self, host_resources: &'a HostResources) -> Vec<BorrowedFd<'a>> {
         let mut fds = vec![self.meeting.as_fd()];
         match self.lifeline {
@@ -106,6 +111,29 @@ impl Parts {
     /// The descriptors for entering the cgroups, which come last.
     pub fn entry(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.entry.iter().map(AsFd::as_fd)
+    }
+}
+
+fn detached(source: &MountSource) -> io::Result<OwnedFd> {
+    match source {
+        MountSource::Dir(path, _) => mount::clone_path(path),
+        MountSource::Opened(directory, _) => mount::clone_opened(directory),
+        MountSource::Served(mount, _) => mount.try_clone(),
+    }
+}
+
+fn attachment(mount: &PlannedMount) -> Attachment {
+    Attachment {
+        target: mount.target.clone(),
+        access: mount.access,
+        ids: match mount.source {
+            MountSource::Dir(_, Ids::Plain)
+            | MountSource::Opened(_, Ids::Plain)
+            | MountSource::Served(_, Ids::Plain) => MountIds::Mapped,
+            MountSource::Dir(_, Ids::Shifted)
+            | MountSource::Opened(_, Ids::Shifted)
+            | MountSource::Served(_, Ids::Shifted) => MountIds::AsTheyAre,
+        },
     }
 }
 

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 
 use crate::grouped::open_dir;
 use sandkeep_guestlink::DialToken;
+use sandkeep_sys::stage::Identity;
 
 pub const DIAL: &str = "dial";
 pub const SOCKET: &str = "dial.sock";
@@ -25,6 +26,7 @@ pub const GUEST: &str = "sandkeep-guest";
 
 const DIRECTORY: &str = "gvisor";
 const TOKEN: &str = "token";
+const CONFIG: &str = "config.json";
 
 pub struct Files {
     bundle: PathBuf,
@@ -47,6 +49,16 @@ impl Files {
         let dial = self.bundle.join(DIAL);
         make_directory(&dial, 0o755)?;
         write(&dial.join(GUEST), 0o755, sandkeep_embedded::GUEST)
+    }
+
+    /// Lets runsc read the bundle if it is the sandbox's root. On the host nobody else gets as far as to the home.
+    pub fn show_bundle(&self, reader: Identity) -> io::Result<()> {
+        match reader {
+            Identity::Host => Ok(()),
+            Identity::Sandbox => {
+                fs::set_permissions(self.bundle.join(CONFIG), Permissions::from_mode(0o644))
+            }
+        }
     }
 
     pub fn remove(&self) -> io::Result<()> {

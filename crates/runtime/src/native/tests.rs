@@ -15,7 +15,10 @@ use crate::conformance::{
 use crate::grouped::bench::{GroupedBench, Version, as_user, run_test};
 use crate::grouped::{GroupedRuntime, HostResources};
 use sandkeep_core::Resources;
-use sandkeep_sys::pidfd;
+use sandkeep_sys::{
+    pidfd,
+    stage::{Stage, before_main},
+};
 
 mod v1 {
     use super::*;
@@ -45,7 +48,9 @@ fn native(
 ) -> BoxFuture<'static, anyhow::Result<Arc<GroupedRuntime<Native>>>> {
     async {
         let launcher = run_test(concat!(module_path!(), "::act_as_launcher"))?;
-        Ok(Native::runtime(host_resources, launcher).await?)
+        let us = std::env::current_exe()?.into_os_string();
+        let stage = Stage::new(vec![us, before_main::ARGUMENT.into()]);
+        Ok(Native::runtime(host_resources, launcher, &stage).await?)
     }
     .boxed()
 }
@@ -94,4 +99,69 @@ async fn without_root_a_sandbox_stands_on_layers() {
 async fn a_sandbox_stands_on_as_many_layers_as_there_may_be() {
     let Some(bench) = GroupedBench::new(Version::V1, native).await else { return };
     keeps_above_many_layers(&bench).await.unwrap_or_else(|broken| panic!("{broken}"));
+}
+
+/// The processes in a network namespace, by its name in /proc.
+fn processes_in(network: &std::path::Path) -> usize {
+    let all = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let networks = all.filter_map(|process| std::fs::read_link(process.path().join("ns/net")).ok());
+    networks.filter(|found| found == network).count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_left_in_the_network_of_a_destroyed_sandbox() {
+    let Some(bench) = GroupedBench::new(Version::V1, native).await else { return };
+    let runtime = &bench.ours.runtime;
+    let mut plan = bench.plan(small()).await;
+    plan.network = true;
+    if let Err(reason) = runtime.create(&plan).await {
+        eprintln!("SKIP nothing_is_left_in_the_network_of_a_destroyed_sandbox: {reason}");
+        return;
+    }
+    runtime.start(&plan).await.expect("started");
+    let guest = runtime.guest_pid(&plan.id).expect("its group").expect("it runs");
+    let network = std::fs::read_link(format!("/proc/{guest}/ns/net")).expect("its network");
+    let ours = std::fs::read_link("/proc/self/ns/net").expect("ours");
+    assert_ne!(network, ours);
+    let _sockets = runtime.network(&plan.id).await.expect("caught");
+    assert_eq!(processes_in(&network), 1);
+    let after = std::fs::read_link("/proc/self/ns/net").expect("ours");
+    assert_eq!(ours, after, "the daemon stays in its own network");
+    runtime.destroy(&plan.id).await.expect("destroyed");
+    assert_eq!(processes_in(&network), 0);
+    bench.discard(&plan).await;
+}
+
+fn small() -> Resources {
+    Resources { memory_mb: 64, cpus: 1.0, pids: 32, disk_mb: None, disk_total_mb: None }
+}
+
+/// Not a test: prints what a way out adds to the start of a sandbox.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement"]
+async fn what_a_way_out_costs() {
+    const ROUNDS: usize = 60;
+    let Some(bench) = GroupedBench::new(Version::V1, native).await else { return };
+    let runtime = &bench.ours.runtime;
+    runtime.check_network().expect("this kernel can");
+    let (mut without, mut with) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS * 2 {
+        let mut plan = bench.plan(small()).await;
+        plan.network = round % 2 == 1;
+        let began = std::time::Instant::now();
+        runtime.create(&plan).await.expect("created");
+        runtime.start(&plan).await.expect("started");
+        if plan.network {
+            drop(runtime.network(&plan.id).await.expect("caught"));
+        }
+        runtime.connect(&plan.id).await.expect("it runs").ping().await.expect("it answers");
+        let times = if plan.network { &mut with } else { &mut without };
+        times.push(began.elapsed());
+        runtime.destroy(&plan.id).await.expect("destroyed");
+        bench.discard(&plan).await;
+    }
+    for (name, times) in [("without", &mut without), ("with", &mut with)] {
+        times.sort();
+        println!("{name}: p10 {:?} p50 {:?}", times[ROUNDS / 10], times[ROUNDS / 2]);
+    }
 }

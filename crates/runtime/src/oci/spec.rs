@@ -60,7 +60,9 @@ pub struct Mount {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Linux {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub uid_mappings: Vec<IdMapping>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gid_mappings: Vec<IdMapping>,
     pub namespaces: Vec<Namespace>,
     pub masked_paths: Vec<String>,

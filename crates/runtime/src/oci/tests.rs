@@ -71,6 +71,22 @@ fn a_bundle_has_every_namespace_its_own_ids_and_nothing_of_the_host() {
 }
 
 #[test]
+fn a_sentry_with_a_way_out_stays_in_the_namespaces_of_its_tool() {
+    let kinds = |kernel| {
+        let spec = written(&Bundle { kernel, ..bundle(Privilege::None) });
+        let linux = &spec["linux"];
+        let all = linux["namespaces"].as_array().cloned().unwrap_or_default();
+        let kinds = all.iter().filter_map(|namespace| namespace["type"].as_str());
+        (kinds.map(str::to_owned).collect::<Vec<_>>(), linux.get("uidMappings").is_some())
+    };
+    let (own, mapped) = kinds(Kernel::Gvisor);
+    assert!(own.contains(&"network".to_owned()) && own.contains(&"user".to_owned()) && mapped);
+    let (caught, mapped) = kinds(Kernel::GvisorOnNetwork);
+    assert_eq!(caught, ["pid", "mount", "ipc", "uts", "cgroup"]);
+    assert!(!mapped);
+}
+
+#[test]
 fn privilege_decides_on_capabilities_and_setuid() {
     let none = written(&bundle(Privilege::None));
     assert_eq!(none["process"]["noNewPrivileges"], json!(true));

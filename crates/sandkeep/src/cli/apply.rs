@@ -4,6 +4,7 @@
 //! trusted. Files are written below the directory and nowhere else, no link is followed, no device is created,
 //! ownership and set-id bits are not taken over, and every file must match the list of changes.
 
+mod interactive;
 mod plan;
 mod select;
 mod staging;
@@ -16,11 +17,12 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use bytes::{Buf as _, Bytes};
-use futures_util::StreamExt as _;
+use futures_util::{Stream, StreamExt as _};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
+use self::interactive::Asked;
 use self::plan::{Act, Conflict, Plan, Step};
 use self::select::{SelectArgs, Selection};
 use self::staging::{Interrupted, PLACE, Staging};
@@ -50,18 +52,28 @@ use sandkeep_tree::{
 pub struct ApplyArgs {
     /// Sandbox name, id or unique prefix of an id
     id: String,
-    /// Local directory to change
-    #[arg(long, value_name = "DIR")]
-    to: PathBuf,
+    #[command(flatten)]
+    home: HomeArgs,
     /// Snapshot that the directory corresponds to [default: base, the files that the sandbox started with]
     #[arg(long, value_name = "SNAPSHOT")]
     from: Option<String>,
     /// Directory in the sandbox that corresponds to it [default: the workspace, or the working directory]
     #[arg(long, value_name = "PATH")]
     path: Option<String>,
+}
+
+/// Where changes come home, and which of them.
+#[derive(Clone, Debug, clap::Args)]
+pub struct HomeArgs {
+    /// Local directory to change
+    #[arg(long, value_name = "DIR")]
+    to: PathBuf,
     /// Show what would change, and change nothing
     #[arg(long)]
     dry_run: bool,
+    /// Show each hunk and each other change, and ask for it: y applies it, n leaves it, q leaves it and the rest
+    #[arg(long, short = 'i', conflicts_with = "dry_run")]
+    interactive: bool,
     /// Change nothing if there is a conflict
     #[arg(long)]
     all_or_nothing: bool,
@@ -69,6 +81,27 @@ pub struct ApplyArgs {
     select: SelectArgs,
     #[command(flatten)]
     guard: GuardArgs,
+}
+
+impl HomeArgs {
+    /// All changes to this directory, unless files there ignore them.
+    pub fn everything(to: PathBuf) -> Self {
+        let (select, guard) = (SelectArgs::default(), GuardArgs::default());
+        Self { to, dry_run: false, interactive: false, all_or_nothing: false, select, guard }
+    }
+
+    /// The same, but nothing is changed.
+    pub fn dry(self) -> Self {
+        Self { dry_run: true, ..self }
+    }
+
+    fn intent(&self) -> Intent {
+        match (self.dry_run, self.all_or_nothing) {
+            (true, _) => Intent::DryRun,
+            (false, true) => Intent::ApplyAll,
+            (false, false) => Intent::Apply,
+        }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -140,6 +173,14 @@ enum Intent {
 struct Rules {
     selection: Selection,
     guard: Guard,
+    asks: Asks,
+}
+
+/// Whether the caller is asked for each change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asks {
+    Nothing,
+    Each,
 }
 
 #[derive(Debug)]
@@ -160,39 +201,66 @@ pub async fn run(args: ApplyArgs, client: &Client) -> Result<Exit, Failure> {
     };
     let top = TreePath::clean(within.as_bytes())
         .map_err(|problem| Failure::Usage { problem: format!("--path: {problem}") })?;
-    let directory = open(&args.to).map_err(|error| Failure::Usage {
-        problem: format!("--to {}: {error}", args.to.display()),
-    })?;
     let from = args.from.as_deref().unwrap_or("base");
     let query = [("format", "tar"), ("path", within.as_str()), ("from", from)];
     let response = client.get_live(&format!("/api/v1/sandboxes/{id}/diff"), &query).await?;
-    let (sender, pieces) = mpsc::channel(limits::APPLY_CHUNKS_QUEUED);
-    let intent = match (args.dry_run, args.all_or_nothing) {
-        (true, _) => Intent::DryRun,
-        (false, true) => Intent::ApplyAll,
-        (false, false) => Intent::Apply,
-    };
-    let (select, guard, to) = (args.select, args.guard.beneath(&args.to), args.to);
-    let work = tokio::task::spawn_blocking(move || {
-        let selection = select.beneath(&to)?;
-        let pieces = Pieces { receiver: pieces, current: Bytes::new() };
-        bring(pieces, directory, &top, intent, &Rules { selection, guard })
-            .map_err(|error| Failure::Tool(Box::new(error)))
-    });
-    let mut body = response.bytes_stream();
-    while let Some(piece) = body.next().await {
-        // The reader may have stopped.
-        if sender.send(piece.map_err(io::Error::other)).await.is_err() {
-            break;
-        }
-    }
-    drop(sender);
-    let report = work.await.map_err(|error| Failure::Tool(Box::new(error)))??;
+    let report = come_home(response.bytes_stream().map(into_io), args.home.clone(), &top).await?;
     if report.changes == 0 {
         must_exist(client, &id, &within).await?;
     }
     print::note(&format!("compared with {from}, below {within}"));
-    tell(&report, intent)
+    tell(&report, args.home.intent())
+}
+
+fn into_io(piece: reqwest::Result<Bytes>) -> io::Result<Bytes> {
+    piece.map_err(io::Error::other)
+}
+
+/// Brings the changes of a codebase home, from a bundle whose paths begin at its root. Returns how many it has, too.
+pub async fn of_codebase(
+    bundle: impl Stream<Item = io::Result<Bytes>>,
+    home: HomeArgs,
+) -> Result<(Exit, usize), Failure> {
+    let intent = home.intent();
+    let report = come_home(bundle, home, &TreePath::default()).await?;
+    Ok((tell(&report, intent)?, report.changes))
+}
+
+/// The same over HTTP.
+pub async fn of_response(
+    response: reqwest::Response,
+    home: HomeArgs,
+) -> Result<(Exit, usize), Failure> {
+    of_codebase(response.bytes_stream().map(into_io), home).await
+}
+
+async fn come_home(
+    bundle: impl Stream<Item = io::Result<Bytes>>,
+    home: HomeArgs,
+    top: &TreePath,
+) -> Result<Report, Failure> {
+    let intent = home.intent();
+    let HomeArgs { to, select, guard, interactive, .. } = home;
+    let directory = open(&to)
+        .map_err(|error| Failure::Usage { problem: format!("--to {}: {error}", to.display()) })?;
+    let (sender, pieces) = mpsc::channel(limits::APPLY_CHUNKS_QUEUED);
+    let asks = if interactive { Asks::Each } else { Asks::Nothing };
+    let (guard, top) = (guard.beneath(&to), top.clone());
+    let work = tokio::task::spawn_blocking(move || {
+        let selection = select.beneath(&to)?;
+        let pieces = Pieces { receiver: pieces, current: Bytes::new() };
+        bring(pieces, directory, &top, intent, &Rules { selection, guard, asks })
+            .map_err(|error| Failure::Tool(Box::new(error)))
+    });
+    let mut bundle = std::pin::pin!(bundle);
+    while let Some(piece) = bundle.next().await {
+        // The reader may have stopped.
+        if sender.send(piece).await.is_err() {
+            break;
+        }
+    }
+    drop(sender);
+    work.await.map_err(|error| Failure::Tool(Box::new(error)))?
 }
 
 /// Without changes a directory that is misspelt would look like one in which nothing has changed.
@@ -230,7 +298,7 @@ fn bring(
         return Ok(Report { plan, changes, found: Interrupted::Nothing });
     }
     let (staging, found) = Staging::begin(directory)?;
-    let plan = match guarded_plan(&view, &manifest.changes, top, rules) {
+    let mut plan = match guarded_plan(&view, &manifest.changes, top, rules) {
         Ok(plan) => plan,
         Err(error) => {
             staging.clear();
@@ -249,7 +317,14 @@ fn bring(
             Closing::Unmarked => Err(ArchiveError::Truncated.into()),
         }
     });
-    if let Err(error) = staged {
+    let chosen = staged.and_then(|()| match rules.asks {
+        Asks::Nothing => Ok(()),
+        Asks::Each => {
+            let mut asked = Asked::new(io::stdin().lock(), io::stderr());
+            interactive::choose(&view, &staging, &mut plan, &mut asked)
+        }
+    });
+    if let Err(error) = chosen {
         staging.clear();
         return Err(error);
     }

@@ -1,5 +1,7 @@
 //! Assembles a broker from its parts: the only module that knows all implementations.
 
+mod egress;
+
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -159,6 +161,7 @@ fn policy(settings: &Settings) -> Policy {
         default_profile: settings.default_profile.clone(),
         profiles: settings.profiles.clone(),
         source_roots: settings.source_roots.clone(),
+        source_datasets: settings.source_datasets.clone(),
         max_upload_bytes: settings.limits.max_upload_mb * limits::MIB,
         host_reserve_bytes: settings.limits.host_reserve_mb * limits::MIB,
         pool: settings.limits.pool,
@@ -312,9 +315,9 @@ async fn local_runtimes(
     };
     let launcher = ["/proc/self/exe", "launcher", "--instance", instance].map(OsStr::new);
     let launcher = launcher.iter().chain(launcher_options).map(OsString::from).collect();
-    let native = Native::runtime(Arc::clone(&host_resources), launcher).await;
-    let native = or_missing(Native::NAME, native);
     let stage = Stage::new(["/proc/self/exe", "stage"].map(OsString::from).to_vec());
+    let native = Native::runtime(Arc::clone(&host_resources), launcher, &stage).await;
+    let native = or_missing(Native::NAME, native);
     let host_resources = || Arc::clone(&host_resources);
     let (bwrap, crun, runc, gvisor) = tokio::join!(
         listed(Bwrap::NAME, wanted, Staged::runtime(Bwrap, host_resources(), stage.clone())),
@@ -390,6 +393,7 @@ fn parts(
         journal: settings.journal,
         telemetry: Arc::new(Telemetry::default()),
         policy: policy(settings),
+        egress: egress::egress(settings)?,
         clock: Arc::new(SystemClock),
     })
 }

@@ -5,13 +5,18 @@ mod place;
 mod up;
 
 use std::ffi::OsString;
+use std::pin::pin;
+
+use tokio_util::sync::CancellationToken;
 
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use crate::cli::run::signals::Signals;
 use crate::cli::tool_config::GuardArgs;
 use sandkeep_client::Client;
 
-use place::{End, Remote};
+use place::{End, Remote, Whose};
+use sandkeep_core::CodebaseRef;
 
 /// Copy files and directories into or out of a sandbox
 ///
@@ -34,25 +39,118 @@ pub struct Args {
 }
 
 pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
-    match (End::read(args.source)?, End::read(args.target)?) {
+    let Args { source, target, guard } = args;
+    unless_interrupted((source, target, Whose::Sandbox), guard, client).await
+}
+
+/// The same with a codebase.
+pub async fn with_codebase(
+    source: OsString,
+    target: OsString,
+    guard: GuardArgs,
+    client: &Client,
+) -> Result<Exit, Failure> {
+    unless_interrupted((source, target, Whose::Codebase), guard, client).await
+}
+
+/// A signal ends the copying first, so that no unfinished file is left; a second one does not wait for that.
+async fn unless_interrupted(
+    ends: (OsString, OsString, Whose),
+    guard: GuardArgs,
+    client: &Client,
+) -> Result<Exit, Failure> {
+    let mut signals = Signals::listen()?;
+    let stop = CancellationToken::new();
+    let mut copying = pin!(copy(ends, guard, client, &stop));
+    let signal = tokio::select! {
+        done = &mut copying => return done,
+        signal = signals.next() => signal,
+    };
+    stop.cancel();
+    tokio::select! {
+        _ = &mut copying => {}
+        _ = signals.next() => {}
+    }
+    sandkeep_sys::signal::end_by(signal.number())
+}
+
+async fn copy(
+    (source, target, of): (OsString, OsString, Whose),
+    guard: GuardArgs,
+    client: &Client,
+    stop: &CancellationToken,
+) -> Result<Exit, Failure> {
+    let (place, example) = match of {
+        Whose::Sandbox => ("sandbox", "ID:PATH"),
+        Whose::Codebase => ("codebase", "NAME:PATH"),
+    };
+    match (End::read(source, of)?, End::read(target, of)?) {
         (End::Remote(source), End::Remote(_)) => {
-            let problem = format!("both are in sandboxes; copy {source} to this machine first");
+            let problem = format!("both are in a {place}; copy {source} to this machine first");
             Err(Failure::Usage { problem })
         }
-        (End::Remote(source), local) => down::copy(client, &source, &local, args.guard).await,
-        (local, End::Remote(target)) => up::copy(client, &local, &target).await,
+        (End::Remote(source), local) => down::copy(client, &source, &local, guard, stop).await,
+        // What has arrived incompletely is dropped inside.
+        (local, End::Remote(target)) => tokio::select! {
+            done = up::copy(client, &local, &target) => done,
+            () = stop.cancelled() => Err(Failure::Interrupted),
+        },
         (End::Local(_) | End::Standard, End::Local(_) | End::Standard) => {
-            let problem = "neither is in a sandbox; write one as ID:PATH".to_owned();
+            let problem = format!("neither is in a {place}; write one as {example}");
             Err(Failure::Usage { problem })
         }
     }
 }
 
+/// What is done with an archive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Archiving {
+    ToStdout,
+    FromStdin,
+}
+
+/// Writes a directory of a codebase to stdout as a tar, or unpacks one from stdin there.
+pub async fn archive(
+    codebase: &CodebaseRef,
+    path: OsString,
+    what: Archiving,
+    client: &Client,
+) -> Result<Exit, Failure> {
+    let path = std::os::unix::ffi::OsStringExt::into_vec(path);
+    let remote = Remote { of: Whose::Codebase, sandbox: codebase.to_string(), path };
+    let (files, query) = remote.resolve(client).await?;
+    let archive = format!("{files}/archive");
+    match what {
+        Archiving::ToStdout => {
+            let answer = client.get_bytes(&archive, &query).await?;
+            down::to_stdout(down::Answer { client, answer, stop: &CancellationToken::new() })
+                .await?;
+        }
+        Archiving::FromStdin => {
+            let body =
+                crate::cli::progress::pieces(tokio::io::stdin(), &crate::cli::progress::bar());
+            client.put_bytes(&archive, &format!("{query}&parents=true"), body).await?;
+        }
+    }
+    Ok(Exit::Ok)
+}
+
 impl Remote {
-    /// The sandbox's files URL, and this path as a query.
+    /// The URL of the files, and this path as a query.
     async fn resolve(&self, client: &Client) -> Result<(String, String), Failure> {
-        let id = client.resolve(&self.sandbox).await?;
-        Ok((format!("/api/v1/sandboxes/{id}/files"), format!("path={}", self.encoded())))
+        let files = match self.of {
+            Whose::Sandbox => {
+                let id = client.resolve(&self.sandbox).await?;
+                format!("/api/v1/sandboxes/{id}/files")
+            }
+            Whose::Codebase => {
+                let codebase = self.sandbox.parse::<CodebaseRef>();
+                let codebase =
+                    codebase.map_err(|error| Failure::Usage { problem: error.to_string() })?;
+                client.codebase_files(&codebase)
+            }
+        };
+        Ok((files, format!("path={}", self.encoded())))
     }
 }
 

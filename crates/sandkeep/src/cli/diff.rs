@@ -76,15 +76,39 @@ pub async fn run(args: DiffArgs, client: &Client) -> Result<Exit, Failure> {
         print::json(&answer)?;
         return Ok(Exit::Ok);
     }
-    let Compared { changes, truncated, frozen } = client.read(answer)?;
+    let detail = match (text, stat) {
+        (true, _) => Detail::Lines,
+        (false, true) => Detail::Statistics,
+        (false, false) => Detail::Names,
+    };
+    show(client.read(answer)?, detail)
+}
+
+/// How much of a change is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Detail {
+    Names,
+    Lines,
+    Statistics,
+}
+
+/// Shows the changes of a codebase.
+pub fn of_codebase(answer: serde_json::Value, client: &Client) -> Result<Exit, Failure> {
+    // It is never frozen, and its manual says so.
+    let compared = Compared { frozen: None, ..client.read(answer)? };
+    show(compared, Detail::Names)
+}
+
+fn show(compared: Compared, detail: Detail) -> Result<Exit, Failure> {
+    let Compared { changes, truncated, frozen } = compared;
     let colours = match std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
         true => Colours::Yes,
         false => Colours::No,
     };
-    let lines: Vec<String> = match (text, stat) {
-        (true, _) => changes.iter().flat_map(|change| texts(change, colours)).collect(),
-        (_, true) => statistics(&changes, colours),
-        _ => changes.iter().map(|change| line(change, colours)).collect(),
+    let lines: Vec<String> = match detail {
+        Detail::Lines => changes.iter().flat_map(|change| texts(change, colours)).collect(),
+        Detail::Statistics => statistics(&changes, colours),
+        Detail::Names => changes.iter().map(|change| line(change, colours)).collect(),
     };
     lines.iter().try_for_each(|line| print::line(line))?;
     if truncated {

@@ -2,7 +2,7 @@
 
 mod diagnosis;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -55,21 +55,29 @@ pub async fn run(args: DoctorArgs, around: &Surroundings) -> Result<Exit, Failur
         settings.data_dir.clone_from(data_dir);
     }
     match args.leaks {
-        true => leaks(&args, &settings),
+        true => leaks(&args, &settings, around),
         false => examine(&args, &settings, around).await,
     }
 }
 
-fn leaks(args: &DoctorArgs, settings: &Settings) -> Result<Exit, Failure> {
+fn leaks(args: &DoctorArgs, settings: &Settings, around: &Surroundings) -> Result<Exit, Failure> {
+    let looked_at = settings.data_dir.display();
+    if let (Some(url), None) = (around.var("SANDKEEP_URL"), &args.data_dir) {
+        print::note(&format!(
+            "this looks at {looked_at} on this machine; if the daemon at {} has another data directory, name it \
+             with --data-dir",
+            url.to_string_lossy()
+        ));
+    }
     let leaks = doctor::leaks(&settings.data_dir).map_err(|e| Failure::Tool(Box::new(e)))?;
     match args.format.json {
         true => print::json(&json!(leaks))?,
-        false => print_leaks(&leaks)?,
+        false => print_leaks(&leaks, &settings.data_dir)?,
     }
     Ok(if leaks.clean { Exit::Ok } else { Exit::RequestFailed })
 }
 
-fn print_leaks(leaks: &Leaks) -> Result<(), Failure> {
+fn print_leaks(leaks: &Leaks, data_dir: &Path) -> Result<(), Failure> {
     let rows = leaks.found.iter().map(|found| {
         let owner = found.owner.clone().unwrap_or_else(|| "NOBODY".to_owned());
         [found.kind.name().to_owned(), found.name.clone(), owner, found.detail.clone()]
@@ -79,8 +87,16 @@ fn print_leaks(leaks: &Leaks) -> Result<(), Failure> {
     }
     let unowned = leaks.found.iter().filter(|found| found.owner.is_none()).count();
     print::line(&match unowned {
-        0 => format!("clean: {} resources, each with an owner", leaks.found.len()),
-        _ => format!("{unowned} of {} resources have no owner", leaks.found.len()),
+        0 => format!(
+            "clean: {} resources of {}, each with an owner",
+            leaks.found.len(),
+            data_dir.display()
+        ),
+        _ => format!(
+            "{unowned} of {} resources of {} have no owner",
+            leaks.found.len(),
+            data_dir.display()
+        ),
     })
 }
 

@@ -32,7 +32,7 @@ use sandkeep_broker::{Broker, error::Error};
 use sandkeep_runtime::Runtime;
 
 /// The first arguments that identify helper processes.
-const HELPERS: [&str; 3] = ["launcher", "stage", "sweep"];
+const HELPERS: [&str; 5] = ["launcher", "stage", "jail", "rulefs", "sweep"];
 
 /// Does the work of a helper process, if this process is one. Call it first in `main`, before any thread exists: `Some`
 /// is the exit code.

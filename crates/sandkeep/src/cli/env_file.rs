@@ -115,12 +115,12 @@ fn bounded(path: &Path) -> io::Result<String> {
 mod tests {
     use super::*;
 
-    fn read(text: &str, options: &[&str]) -> Result<BTreeMap<String, String>, String> {
+    fn read(text: &str, options: &[&str]) -> Result<BTreeMap<String, String>, Failure> {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), text).expect("it can be written");
         let env = options.iter().map(|text| variable(text).expect("a variable")).collect();
         let args = EnvArgs { env, files: vec![file.path().to_owned()] };
-        args.read().map_err(|failure| failure.line())
+        args.read()
     }
 
     #[test]
@@ -145,7 +145,7 @@ mod tests {
         for (text, says) in
             [("A=1\n=x\n", ":2: "), ("A B=1\n", ":1: "), ("SURELY_NOT_SET_HERE\n", "is not set")]
         {
-            let problem = read(text, &[]).expect_err(text);
+            let problem = read(text, &[]).expect_err(text).line();
             assert!(problem.contains(says) && problem.contains("--env-file"), "{problem}");
         }
     }

@@ -68,7 +68,7 @@ impl Exit {
         match self {
             Self::Ok => "success",
             Self::RequestFailed => {
-                "the request failed, `doctor` found a problem, or `audit verify` a broken record"
+                "the request failed, `doctor` found a problem, `race` no winner, or `audit verify` a broken record"
             }
             Self::Usage => "invalid command line or configuration",
             Self::CannotListen => "`serve`: cannot listen on the address; the port may be in use",
@@ -163,6 +163,13 @@ impl Exit {
             | Error::ReferenceNotFound { .. }
             | Error::UploadNotFound { .. }
             | Error::WebhookNotFound { .. }
+            | Error::CodebaseNotFound { .. }
+            | Error::CodebaseExists { .. }
+            | Error::CodebaseInUse { .. }
+            | Error::CodebaseBusy { .. }
+            | Error::RulesNotServed { .. }
+            | Error::CodebaseExclusive { .. }
+            | Error::RulesServer { .. }
             | Error::NoSpace { .. }
             | Error::HostFull { .. }
             | Error::TookTooLong { .. }
@@ -203,6 +210,10 @@ impl Exit {
             | Error::ProcessNotFound { .. }
             | Error::ProcessEnded { .. }
             | Error::CannotListen { .. }
+            | Error::OverCeiling(_)
+            | Error::Gateway { .. }
+            | Error::Secrets { .. }
+            | Error::NetworkAsk(_)
             | Error::SandboxFailed { .. }
             | Error::ShuttingDown
             | Error::Guest(_) => Self::RequestFailed,

@@ -3,13 +3,16 @@
 use std::io;
 use std::net::SocketAddr;
 
+use crate::cli::exit::Exit;
 use crate::cli::spec_args::in_options;
 use crate::cli::tool_config::ToolConfig;
+use crate::cli::words;
 use crate::config::ConfigError;
 use sandkeep_broker::error::Error;
 use sandkeep_client::Error as Api;
 use sandkeep_core::with_causes;
 use sandkeep_store::{SqliteError, StoreError};
+use serde_json::{Value, json};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -71,14 +74,7 @@ impl Failure {
 
     /// The failure and what to do about it, in one line.
     pub fn line(&self) -> String {
-        let detail = match self {
-            // An HTTP client error's chain repeats `error sending request` three times.
-            Self::Api(Api::Unreachable { source, .. } | Api::BrokeOff { source, .. }) => {
-                format!("{self}: {}", first_cause(source))
-            }
-            Self::Api(Api::Refused(_)) | Self::Broker(_) => in_options(&with_causes(self)),
-            _ => with_causes(self),
-        };
+        let detail = self.detail();
         // The option's requirements are already named; the API's advice is about fields.
         let names_an_option = detail.starts_with("--");
         match self.remedy().filter(|_| !names_an_option) {
@@ -87,10 +83,37 @@ impl Failure {
         }
     }
 
+    fn detail(&self) -> String {
+        match self {
+            // An HTTP client error's chain repeats `error sending request` three times.
+            Self::Api(Api::Unreachable { source, .. } | Api::BrokeOff { source, .. }) => {
+                format!("{self}: {}", first_cause(source))
+            }
+            Self::Api(Api::Refused(_)) | Self::Broker(_) => in_options(&with_causes(self)),
+            _ => with_causes(self),
+        }
+    }
+
+    /// The same for a program.
+    pub fn json(&self, exit: Exit) -> Value {
+        let (code, retryable) = match self {
+            Self::Api(Api::Refused(problem)) => (problem.code.as_str(), problem.retryable),
+            Self::Broker(error) => (error.code().as_str(), error.code().retryable()),
+            Self::Api(Api::Unreachable { .. }) => ("daemon_unreachable", true),
+            Self::Api(_) => ("request_failed", false),
+            Self::Usage { .. } | Self::Config(_) => ("usage", false),
+            _ => ("failed", false),
+        };
+        json!({
+            "code": code, "detail": self.detail(), "remediation": self.remedy(), "retryable": retryable,
+            "exit_code": exit.code(),
+        })
+    }
+
     fn remedy(&self) -> Option<String> {
         match self {
             Self::Broker(error) if advises(error) => None,
-            Self::Broker(error) => Some(error.remedy()),
+            Self::Broker(error) => Some(words::remedy(error.code().as_str(), &error.remedy())),
             Self::Api(error) => remedy_of_api(error),
             Self::Listen { source, .. } if source.kind() == io::ErrorKind::AddrInUse => {
                 Some("stop the process that uses the port, or choose another with --listen".to_owned())
@@ -121,7 +144,7 @@ impl Failure {
 
 fn remedy_of_api(error: &Api) -> Option<String> {
     let remedy = match error {
-        Api::Refused(problem) => problem.remediation.as_str(),
+        Api::Refused(problem) => return Some(words::remedy(&problem.code, &problem.remediation)),
         Api::Unreachable { source, .. } if !source.is_connect() => "check --url",
         Api::Unreachable { url, .. } if url.starts_with("https:") => {
             "check --url, and --ca-file if the certificate is self-signed"

@@ -8,8 +8,9 @@ use crate::cli::show::{mebibytes, words};
 use crate::cli::{Format, print};
 use sandkeep_client::{Client, Items};
 use sandkeep_core::api::{Happening, LogEntry};
+use sandkeep_core::event::FileChanged;
 
-/// Show the history of a sandbox: states, turns, snapshots, rollbacks, forks, execs
+/// Show the history of a sandbox: states, turns, snapshots, rollbacks, reverts, forks, execs, changed files
 #[derive(Debug, clap::Args)]
 pub struct LogArgs {
     /// Sandbox name, id or unique prefix of an id
@@ -70,10 +71,30 @@ fn details(what: Happening) -> String {
         Happening::SnapshotDeleted { name }
         | Happening::SnapshotPruned { name }
         | Happening::RolledBack { name } => vec![name.to_string()],
+        Happening::NetworkDenied { host, port, reason, count } => {
+            let to = port.map_or(host.clone(), |port| format!("{host}:{port}"));
+            let times = if count > 1 { format!("{count} times") } else { String::new() };
+            vec![to, reason, times]
+        }
+        Happening::NetworkDecided { host, port, choice } => {
+            vec![format!("{host}:{port}"), words(choice)]
+        }
+        Happening::Reverted { name, paths, count, by } => {
+            let first: Vec<&str> = paths.iter().take(3).map(String::as_str).collect();
+            let more = usize::try_from(count).unwrap_or(usize::MAX).saturating_sub(first.len());
+            let more = if more > 0 { format!("and {more} more") } else { String::new() };
+            vec![first.join(" "), more, format!("to {name}"), format!("by {by}")]
+        }
+        Happening::FileChanged(FileChanged { change, path, to, by, tool }) => {
+            let moved = to.map_or(path.clone(), |to| format!("{path} to {to}"));
+            let tool = tool.map_or(String::new(), |tool| format!("with {tool}"));
+            vec![change.as_str().to_owned(), moved, tool, format!("by {by}")]
+        }
         Happening::Stopped { reason } | Happening::Paused { reason } => vec![words(reason)],
         Happening::Failed { reason } | Happening::RevertFailed { reason } => vec![reason],
-        Happening::Started | Happening::Resumed => Vec::new(),
+        Happening::Started | Happening::Resumed | Happening::NetworkChanged => Vec::new(),
     };
     let said: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-    said.join("  ")
+    // A file may be called anything.
+    said.join("  ").replace(char::is_control, " ")
 }

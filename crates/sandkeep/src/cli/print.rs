@@ -22,6 +22,11 @@ pub fn note(text: &str) {
     let _ = writeln!(io::stderr().lock(), "sandkeep: {text}");
 }
 
+/// A failure as JSON on stderr, so that stdout has the result or nothing.
+pub fn failure(value: &Value) {
+    let _ = writeln!(io::stderr().lock(), "{value}");
+}
+
 pub fn stdout(bytes: &[u8]) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     stdout

@@ -3,10 +3,13 @@
 //! The broker and the sandbox end with this process, however it ends. Stdin, stdout, stderr and the exit code pass
 //! through as if the command had been started directly.
 
+mod ask;
+mod codebase;
 pub(super) mod place;
 mod remote;
 pub(super) mod signals;
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -20,6 +23,8 @@ use crate::cli::source_args::SourceArgs;
 use crate::cli::spec_args::SpecArgs;
 use crate::cli::{print, stdin};
 use crate::config::{self, ConfigFile, Flags, Settings, Surroundings};
+use ask::Terminal;
+use codebase::AfterwardsArgs;
 use place::TempDataDir;
 use sandkeep_broker::{Broker, ExecDraft, Running, error::Error};
 use sandkeep_core::{HostPaths, Principal, SandboxId, SourceDraft, SpecDraft};
@@ -43,6 +48,11 @@ pub struct Args {
     pub exec: ExecArgs,
     #[command(flatten)]
     kept: RemoteArgs,
+    /// Ask in this terminal about every connection that is not allowed; stdin is not passed if it is the terminal
+    #[arg(long)]
+    ask: bool,
+    #[command(flatten)]
+    afterwards: AfterwardsArgs,
     /// Command and arguments, after `--`
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<String>,
@@ -59,6 +69,22 @@ struct RemoteArgs {
     name: Option<String>,
     #[command(flatten)]
     publish: PublishArgs,
+}
+
+impl Args {
+    /// The terminal to ask in, if that is wanted.
+    fn terminal(&mut self) -> Result<Option<Terminal>, Failure> {
+        if !self.ask {
+            return Ok(None);
+        }
+        self.spec.network.ask()?;
+        Terminal::open().map(Some)
+    }
+
+    /// Answers and input for the command would be read from one terminal.
+    fn asks_on_stdin(&self) -> bool {
+        self.ask && std::io::stdin().is_terminal()
+    }
 }
 
 impl RemoteArgs {
@@ -86,14 +112,23 @@ pub use remote::run as run_remotely;
 
 pub async fn run(mut args: Args, around: &Surroundings) -> Result<Exit, Failure> {
     args.kept.must_be_absent()?;
+    let terminal = args.terminal()?;
     let settings = config::load(args.file.config.as_deref(), &Flags::default(), around)?.settings;
     let mut signals = Signals::listen()?;
     let source = std::mem::take(&mut args.spec.source);
-    let input = match source.takes_stdin() {
+    let input = match source.takes_stdin() || args.asks_on_stdin() {
         true => Input::Taken,
         false => Input::Passed,
     };
+    let directory = args.spec.codebase.take().as_deref().map(codebase::directory).transpose()?;
     let draft = spec_draft(args.spec.into_json()?)?;
+    let directory = match (directory, args.afterwards.given()) {
+        (None, Some(option)) => {
+            let problem = format!("{option} is for the changes of --codebase DIR");
+            return Err(Failure::Usage { problem });
+        }
+        (directory, _) => directory.map(|directory| (directory, args.afterwards)),
+    };
     let parent = std::env::temp_dir();
     place::sweep(&parent, &settings).await;
     let data = place::make(&parent)?;
@@ -105,7 +140,13 @@ pub async fn run(mut args: Args, around: &Surroundings) -> Result<Exit, Failure>
             let command = exec_draft(args.exec, args.command, input);
             let broker = &assembled.broker;
             let result = match with_source(broker, draft, source).await {
-                Ok(draft) => in_sandbox(broker, draft, command, &mut signals).await,
+                Ok(draft) => match directory {
+                    None => in_sandbox(broker, draft, command, terminal, &mut signals).await,
+                    Some(directory) => {
+                        codebase::run(broker, draft, command, directory, terminal, &mut signals)
+                            .await
+                    }
+                },
                 Err(failure) => Err(failure),
             };
             assembled.close().await;
@@ -136,7 +177,7 @@ pub async fn sweep(dead: PathBuf) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-fn spec_draft(json: Value) -> Result<SpecDraft, Failure> {
+pub(super) fn spec_draft(json: Value) -> Result<SpecDraft, Failure> {
     serde_json::from_value(json).map_err(|e| Failure::Usage { problem: e.to_string() })
 }
 
@@ -150,7 +191,7 @@ enum Input {
 }
 
 /// The draft with the requested workspace. The user of `run` reads with their own rights.
-async fn with_source(
+pub(super) async fn with_source(
     broker: &Broker,
     mut draft: SpecDraft,
     source: SourceArgs,
@@ -181,11 +222,19 @@ async fn in_sandbox(
     broker: &Broker,
     draft: SpecDraft,
     exec: ExecDraft,
+    terminal: Option<Terminal>,
     signals: &mut Signals,
 ) -> Result<Exit, Failure> {
     let who = Principal::local();
     let sandbox = broker.create(&who, draft).await?.id;
+    let asking = terminal.map(|terminal| {
+        let keeper = ask::Keeper::Broker(broker.clone());
+        tokio::spawn(ask::about(keeper, sandbox.clone(), terminal))
+    });
     let result = execute(broker, &sandbox, exec, signals).await;
+    if let Some(asking) = asking {
+        asking.abort();
+    }
     broker.destroy(&who, &sandbox).await?;
     result
 }
@@ -196,8 +245,11 @@ async fn execute(
     draft: ExecDraft,
     signals: &mut Signals,
 ) -> Result<Exit, Failure> {
+    let is_passed = draft.stdin == StdinSource::Given;
     let mut running = broker.exec(&Principal::local(), sandbox, draft).await?;
-    tokio::spawn(pass_stdin(running.input.clone()));
+    if is_passed {
+        tokio::spawn(pass_stdin(running.input.clone()));
+    }
     let result = pass_output(&mut running, signals).await;
     let end = match result? {
         Ended::ByItself(end) => end,

@@ -6,8 +6,10 @@
 
 mod certificate;
 mod commands;
+mod entrances;
 pub mod messaging;
 mod notify;
+pub mod traces;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -31,6 +33,7 @@ use notify::{Stage, Supervisor};
 use sandkeep_broker::error::Error;
 use sandkeep_doors::{Front, auth::Latch, kit::Origins};
 use sandkeep_home::DataDir;
+use traces::Traces;
 
 /// Start the daemon
 ///
@@ -58,7 +61,7 @@ impl Args {
     }
 }
 
-pub async fn run(loaded: Loaded, around: &Surroundings) -> Result<Exit, Failure> {
+pub async fn run(loaded: Loaded, traces: Traces, around: &Surroundings) -> Result<Exit, Failure> {
     let settings = loaded.settings;
     let supervisor = Supervisor::at(around.var(Supervisor::VARIABLE).map(OsString::as_os_str));
     supervisor.tell(Stage::Starting, "starting");
@@ -71,11 +74,14 @@ pub async fn run(loaded: Loaded, around: &Surroundings) -> Result<Exit, Failure>
     let data = DataDir::open(&settings.data_dir).map_err(Error::from)?;
     let tls = certificate::open(&settings, data.path())?;
     let (listener, address) = listen(settings.listen).await?;
+    let own = entrances::open(&settings).await?;
     let (assembled, auth) = assemble::daemon(&settings, data).await?;
+    let exporting = traces.export(&settings.otel, &assembled.broker);
     let mut commands = Commands::wanted(&settings)?;
     let messaging = Messaging::start(&settings, &assembled.broker)?;
     let url = url(address, tls.as_ref());
     greet(&assembled, &url, address, tls.as_ref());
+    own.iter().for_each(entrances::Entrance::announce);
     // Connections are answered from now on: the listener was opened before the broker.
     supervisor.tell(Stage::Ready, &format!("listens on {url}"));
     let front = Front {
@@ -83,6 +89,8 @@ pub async fn run(loaded: Loaded, around: &Surroundings) -> Result<Exit, Failure>
         origins: Origins::new(settings.cors_origins),
         tls: tls.map(|served| served.tls),
         domain: settings.domain,
+        launch_address: settings.flex.advertise_addr,
+        own: own.into_iter().map(|entrance| (entrance.door, entrance.listener)).collect(),
     };
     commands.start(&front, &assembled.broker);
     let stop = async {
@@ -94,13 +102,18 @@ pub async fn run(loaded: Loaded, around: &Surroundings) -> Result<Exit, Failure>
     commands.stop().await;
     messaging.stop().await;
     assembled.close().await;
+    exporting.stop().await;
     Ok(Exit::Ok)
 }
 
 /// If others can reach the daemon, it must require credentials from the first moment on; that a key may be created
 /// later does not count.
 fn refuse_open_doors(settings: &Settings) -> Result<(), Failure> {
-    let address = settings.listen;
+    let all = [settings.listen].into_iter().chain(entrances::addresses(settings));
+    all.into_iter().try_for_each(|address| refuse_open_door(settings, address))
+}
+
+fn refuse_open_door(settings: &Settings, address: SocketAddr) -> Result<(), Failure> {
     if address.ip().to_canonical().is_loopback() {
         return Ok(());
     }

@@ -34,6 +34,7 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
         ("template", sandbox.template.clone()),
         ("profile", words(&sandbox.profile)),
         ("workspace", words(&sandbox.source)),
+        ("codebase", words(&sandbox.codebase)),
         ("privilege", words(sandbox.privilege)),
         ("resources", words(&sandbox.resources)),
         ("owner", words(&sandbox.owner)),

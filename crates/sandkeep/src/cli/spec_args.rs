@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use crate::cli::argument::{pair, seconds};
+use crate::cli::codebase_args::CodebaseArgs;
 use crate::cli::env_file::EnvArgs;
 use crate::cli::failure::Failure;
+use crate::cli::network_args::NetworkArgs;
 use crate::cli::source_args::SourceArgs;
 
 #[derive(Debug, clap::Args)]
@@ -44,7 +46,11 @@ pub struct SpecArgs {
     #[arg(long, value_name = "none|root", value_parser = ["none", "root"])]
     privilege: Option<String>,
     #[command(flatten)]
+    pub network: NetworkArgs,
+    #[command(flatten)]
     pub source: SourceArgs,
+    #[command(flatten)]
+    pub codebase: CodebaseArgs,
 }
 
 /// Options of a sandbox that outlives the command: its owner and its lifetime.
@@ -90,8 +96,15 @@ pub const OPTIONS: &[(&str, &str)] = &[
     ("resources.disk_mb", "--disk-mb"),
     ("resources.disk_total_mb", "--disk-total"),
     ("privilege", "--privilege"),
+    ("network.allow", "--allow"),
+    ("network.deny", "--deny"),
+    ("network", "--network"),
+    ("secrets", "--secret"),
     ("source.path", "--source-path"),
     ("source.git", "--source-git"),
+    ("codebase", "--codebase"),
+    ("mount", "--mount"),
+    ("rules", "--rules"),
     ("project", "--project"),
     ("name", "--name"),
     ("slot", "--slot"),
@@ -134,6 +147,7 @@ impl SpecArgs {
         ];
         let limits = given(limits);
         let env = self.env.read()?;
+        let (network, secrets) = self.network.read()?;
         spec.extend(given([
             ("template", self.template.map(Value::from)),
             ("runtime", self.runtime.map(Value::from)),
@@ -141,8 +155,11 @@ impl SpecArgs {
             ("labels", object(self.labels)),
             ("env", (!env.is_empty()).then(|| json!(env))),
             ("privilege", self.privilege.map(Value::from)),
+            ("network", network),
+            ("secrets", secrets),
             ("resources", (!limits.is_empty()).then_some(Value::Object(limits))),
         ]));
+        spec.extend(self.codebase.into_fields());
         Ok(Value::Object(spec))
     }
 

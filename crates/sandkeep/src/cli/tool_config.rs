@@ -141,7 +141,7 @@ pub enum Guard {
     Allow,
 }
 
-#[derive(Clone, Copy, Debug, clap::Args)]
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct GuardArgs {
     /// Also write files that make tools on this machine run commands: .git/config, hooks, .envrc, .vscode, ...
     #[arg(long)]

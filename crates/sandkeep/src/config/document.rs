@@ -87,7 +87,7 @@ fn text() -> String {
 /// The alternative names of a setting, which have lower priority.
 fn aliases(row: &Setting) -> String {
     let alias = |alias: &Alias| match alias.meaning {
-        AliasMeaning::Value => format!(" or `{}`,", alias.variable),
+        AliasMeaning::Value | AliasMeaning::Advice => format!(" or `{}`,", alias.variable),
         AliasMeaning::Port => format!(" or `{}` for the port alone,", alias.variable),
     };
     match row.aliases {

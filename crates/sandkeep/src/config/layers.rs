@@ -198,7 +198,15 @@ impl Merge {
                 row.aliases.iter().find_map(|alias| Some((alias, around.var(alias.variable)?)));
             if let Some((alias, value)) = alias {
                 let done = utf8(value).and_then(|text| self.alias(row, alias, text));
-                self.note(row.key, done, Source::Env { variable: alias.variable.to_owned() });
+                match (alias.meaning, done) {
+                    (AliasMeaning::Advice, Err(problem)) => {
+                        self.warnings.push(format!("{} is not used: {problem}", alias.variable));
+                    }
+                    (_, done) => {
+                        let variable = alias.variable.to_owned();
+                        self.note(row.key, done, Source::Env { variable });
+                    }
+                }
             }
         }
         self.odd_variables(around);
@@ -206,7 +214,7 @@ impl Merge {
 
     fn alias(&mut self, row: &Setting, alias: &Alias, text: &str) -> Result<(), Invalid> {
         match alias.meaning {
-            AliasMeaning::Value => (row.set)(&mut self.settings, text),
+            AliasMeaning::Value | AliasMeaning::Advice => (row.set)(&mut self.settings, text),
             AliasMeaning::Port => {
                 let port = super::value::within(text, 0..=u64::from(u16::MAX))?;
                 let port = u16::try_from(port).expect("it was checked to fit");

@@ -8,13 +8,16 @@ use std::time::Duration;
 use super::Surroundings;
 use super::audit::AuditSettings;
 use super::commands::{self, CommandSettings, PuristaSettings};
+use super::doors::{AgentFenseSettings, FlexSettings};
+use super::egress::EgressSettings;
 use super::identity::{OidcSettings, TlsSettings};
 use super::nats::{NatsSettings, UruleSettings};
+use super::otel::OtelSettings;
 use sandkeep_broker::{PoolMarks, Profile, Quotas};
 use sandkeep_core::{DEFAULT_RUNTIME, SnapshotName, Timeouts, limits};
 use sandkeep_guestlink::journal::JournalLimits;
 use sandkeep_outgoing::Allowed;
-use sandkeep_storage::StorageChoice;
+use sandkeep_storage::{Dataset, StorageChoice};
 
 pub const PORT_DEFAULT: u16 = 4500;
 
@@ -49,16 +52,23 @@ pub struct Settings {
     pub cors_origins: Vec<String>,
     /// Directories of the host that every caller may use as sources.
     pub source_roots: Vec<PathBuf>,
+    /// Datasets in the pool of the storage whose snapshots every caller may use as sources.
+    pub source_datasets: Vec<Dataset>,
     pub nats: NatsSettings,
     pub commands: CommandSettings,
     pub purista: PuristaSettings,
     pub urule: UruleSettings,
+    pub flex: FlexSettings,
+    pub agentfense: AgentFenseSettings,
+    pub otel: OtelSettings,
     /// Places that may be called though they are not public.
     pub outgoing_allow: Vec<Allowed>,
     /// Additional CA certificates for registries.
     pub registry_ca: Option<PathBuf>,
     /// The credentials file of `docker login`.
     pub registry_auth: Option<PathBuf>,
+    /// The networks of sandboxes.
+    pub egress: EgressSettings,
     pub tls: TlsSettings,
     pub oidc: OidcSettings,
     pub limits: Limits,
@@ -121,13 +131,18 @@ impl Settings {
             domain: "localhost".to_owned(),
             cors_origins: Vec::new(),
             source_roots: Vec::new(),
+            source_datasets: Vec::new(),
             nats: NatsSettings::default(),
             commands: CommandSettings::default(),
             purista: PuristaSettings::default(),
             urule: UruleSettings::default(),
+            flex: FlexSettings::default(),
+            agentfense: AgentFenseSettings::default(),
+            otel: OtelSettings::default(),
             outgoing_allow: Vec::new(),
             registry_ca: None,
             registry_auth: None,
+            egress: EgressSettings::default(),
             tls: TlsSettings::default(),
             oidc: OidcSettings::default(),
             limits: Limits::default(),
@@ -144,6 +159,7 @@ impl Settings {
         let mut found: Vec<_> =
             self.tls.contradiction().into_iter().chain(self.oidc.contradiction()).collect();
         found.extend(self.nats.contradictions());
+        found.extend(self.flex.contradiction());
         let has_server = self.nats.url.is_some();
         found.extend(commands::contradictions(has_server, &self.commands, &self.purista));
         let profile = self.default_profile.as_ref();

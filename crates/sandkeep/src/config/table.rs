@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::settings::Settings;
 use super::value::{self, Invalid};
-use sandkeep_broker::{Network, Profile};
+use sandkeep_broker::Profile;
 use sandkeep_core::{OnTimeout, Privilege, limits};
 
 /// One setting of a `T`.
@@ -64,6 +64,8 @@ pub struct Alias {
 #[derive(Clone, Copy, Debug)]
 pub enum AliasMeaning {
     Value,
+    /// The same, but a value that cannot be used is a warning and counts as unset.
+    Advice,
     /// Replaces the port of the default address.
     Port,
 }
@@ -206,26 +208,34 @@ macro_rules! quota {
 }
 
 mod commands;
+mod doors;
+mod egress;
 mod events;
 mod identity;
 mod nats;
+mod otel;
 mod outgoing;
+mod timeouts;
 
 /// All settings, in display order.
 pub fn rows() -> impl Iterator<Item = &'static Setting> {
     [
         GENERAL,
         outgoing::OUTGOING,
+        egress::EGRESS,
         identity::TLS,
         identity::OIDC,
         nats::NATS,
         commands::COMMANDS,
         commands::PURISTA,
         nats::URULE,
+        doors::FLEX,
+        doors::AGENTFENSE,
+        otel::OTEL,
         LIMITS,
         &ORGANIZATION,
         &USER,
-        TIMEOUTS,
+        timeouts::TIMEOUTS,
         JOURNAL,
         events::EVENTS,
         audit::AUDIT,
@@ -372,6 +382,14 @@ static GENERAL: &[Setting] = &[
         set!(source_roots, value::paths),
         show!(source_roots),
     ),
+    Setting::new(
+        "source_datasets",
+        Shape::List,
+        "DATASETS",
+        "ZFS datasets in the pool of the storage whose snapshots, and those of datasets below them, API callers may use as root file systems: tank/golden",
+        set!(source_datasets, value::datasets),
+        |of| json!(of.source_datasets.iter().map(ToString::to_string).collect::<Vec<_>>()),
+    ),
 ];
 
 static LIMITS: &[Setting] = &[
@@ -435,33 +453,6 @@ static LIMITS: &[Setting] = &[
 
 static ORGANIZATION: [Setting; 8] = quota!(organization, "one organization");
 static USER: [Setting; 8] = quota!(user, "one user of an organization");
-
-static TIMEOUTS: &[Setting] = &[
-    Setting::new(
-        "timeouts.default_timeout_secs",
-        Shape::Integer,
-        "SECS",
-        "Lifetime of a sandbox that does not set one; 0 is unlimited",
-        set!(timeouts.default_timeout, value::seconds),
-        |of| json!(of.timeouts.default_timeout.map(|d| d.as_secs())),
-    ),
-    Setting::new(
-        "timeouts.default_idle_timeout_secs",
-        Shape::Integer,
-        "SECS",
-        "Idle timeout of a sandbox that does not set one; 0 is unlimited",
-        set!(timeouts.default_idle_timeout, value::seconds),
-        |of| json!(of.timeouts.default_idle_timeout.map(|d| d.as_secs())),
-    ),
-    Setting::new(
-        "timeouts.max_timeout_secs",
-        Shape::Integer,
-        "SECS",
-        "Maximum lifetime that a sandbox can request, and the lifetime of those that request none; 0 is unlimited",
-        set!(timeouts.max_timeout, value::seconds),
-        |of| json!(of.timeouts.max_timeout.map(|d| d.as_secs())),
-    ),
-];
 
 /// The keys of `[profiles.NAME]`, besides the tables `env` and `labels`.
 pub static PROFILE: &[ProfileRow] = &[
@@ -578,12 +569,8 @@ pub static PROFILE: &[ProfileRow] = &[
         "network",
         Shape::Text,
         "NETWORK",
-        "none: the sandbox has only its own loopback. No other value is supported yet",
-        set!(network, value::network),
-        |of| {
-            json!(match of.network {
-                Network::None => "none",
-            })
-        },
+        "What the sandbox may reach: none (its own loopback), open (every public host), entries such as python,api.example.com, or a policy as JSON",
+        set!(network, |text| value::network(text).map(Some)),
+        show!(network),
     ),
 ];

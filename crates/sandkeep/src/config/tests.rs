@@ -247,7 +247,7 @@ fn values_that_cannot_be_are_refused() {
         ("[timeouts]\nmax_timeout_secs = 1\ndefault_timeout_secs = 2", ":3: timeouts.default"),
         ("[journal]\nmax_bytes = 1", "would not fit"),
         ("[journal]\nmax_bytes_per_exec = 1", "not between"),
-        ("[profiles.a]\nnetwork = 'host'", "not supported yet"),
+        ("[profiles.a]\nnetwork = 'h ost'", "not a part of a host name"),
         ("[profiles.a]\non_timeout = 'explode'", "destroy, stop, pause"),
         ("[profiles.a]\nenv = 3", "unknown setting"),
         ("[profiles.a.resources]\npids = 1", "not between"),

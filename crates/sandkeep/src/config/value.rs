@@ -9,10 +9,10 @@ use reqwest::Url;
 
 use super::commands::PuristaTrust;
 use super::nats::UruleEvents;
-use sandkeep_broker::Network;
+use sandkeep_core::network::{InvalidEntry, IpRange, Network};
 use sandkeep_core::{OnTimeout, Privilege, Scope, SnapshotName, limits};
 use sandkeep_outgoing::{Allowed, InvalidAllowed};
-use sandkeep_storage::{NoStorage, StorageChoice};
+use sandkeep_storage::{Dataset, InvalidDataset, NoStorage, StorageChoice};
 
 /// What is wrong with a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -134,13 +134,24 @@ pub fn on_timeout(text: &str) -> Result<OnTimeout, Invalid> {
     choice(text, &[("destroy", Destroy), ("stop", Stop), ("pause", Pause)])
 }
 
+/// `none`, `open`, entries separated by commas, or a policy as JSON.
 pub fn network(text: &str) -> Result<Network, Invalid> {
-    match text {
-        "none" => Ok(Network::None),
-        _ => Err(Invalid::new(format!(
-            "{text:?} is not supported yet: use \"none\" (only its own loopback)"
-        ))),
-    }
+    let read = match text.trim() {
+        word @ ("none" | "open") => serde_json::from_value(word.into()),
+        policy if policy.starts_with('{') => serde_json::from_str(policy),
+        entries => {
+            let entries: Vec<&str> = entries.split(',').map(str::trim).collect();
+            serde_json::from_value(serde_json::json!({ "allow": entries }))
+        }
+    };
+    read.map_err(|error| Invalid::new(error.to_string()))
+}
+
+pub fn ip_ranges(text: &str) -> Result<Vec<IpRange>, Invalid> {
+    let range = |text: &str| {
+        text.trim().parse().map_err(|error: InvalidEntry| Invalid::new(error.to_string()))
+    };
+    text.split(',').filter(|text| !text.trim().is_empty()).map(range).collect()
 }
 
 /// A level, or a filter by module.
@@ -187,6 +198,12 @@ pub fn list(text: &str) -> Vec<String> {
 /// A list, possibly empty.
 pub fn paths(text: &str) -> Result<Vec<PathBuf>, Invalid> {
     list(text).iter().map(|text| path(text)).collect()
+}
+
+/// A list, possibly empty.
+pub fn datasets(text: &str) -> Result<Vec<Dataset>, Invalid> {
+    let invalid = |problem: InvalidDataset| Invalid::new(problem.to_string());
+    list(text).iter().map(|text| text.parse().map_err(invalid)).collect()
 }
 
 /// A list of names in any order, possibly empty.

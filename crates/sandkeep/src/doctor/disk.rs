@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::mounts::{ZFS_MOUNTS, sandbox_of};
 use super::{DoctorError, Kind, LeakedResource, Owners, during, names};
-use sandkeep_broker;
+use sandkeep_broker::RecordedCodebase;
 use sandkeep_core::{SandboxId, SnapshotId};
 use sandkeep_guestlink::journal::{JOURNALS, journals_in};
 use sandkeep_home::{self, Survey};
@@ -75,12 +75,30 @@ pub fn found(
         found.push(LeakedResource { kind: Kind::Volume, owner: owners.of(&name), name, detail });
     }
     found.extend(snapshots_found(data, owners)?);
+    for name in names(&data.join(sandkeep_home::RULES)).map_err(during("the servers of rules"))? {
+        let detail = format!("{}/{name}", sandkeep_home::RULES);
+        found.push(LeakedResource { kind: Kind::Socket, owner: owners.of(&name), name, detail });
+    }
     // Without cgroups, a directory represents those of a sandbox.
     for name in names(&data.join(sandkeep_home::MADE)).map_err(during("the sandboxes made"))? {
         let detail = format!("{}/{name}", sandkeep_home::MADE);
         found.push(LeakedResource { kind: Kind::Cgroup, owner: owners.of(&name), name, detail });
     }
     Ok(found)
+}
+
+/// The codebases recorded in the registry.
+pub fn codebases(data: &Path) -> Result<Vec<RecordedCodebase>, DoctorError> {
+    match sandkeep_broker::recorded_codebases(&data.join(sandkeep_home::REGISTRY)) {
+        Err(StoreError::Unavailable(cause)) if is_empty(&*cause) => Ok(Vec::new()),
+        recorded => Ok(recorded?),
+    }
+}
+
+/// Nothing but its volume belongs to a codebase, so its row needs no other owner.
+pub fn row_of_codebase(codebase: &RecordedCodebase) -> LeakedResource {
+    let (name, owner) = (codebase.id.to_string(), Some(codebase.id.to_string()));
+    LeakedResource { kind: Kind::Row, name, owner, detail: "registry".to_owned() }
 }
 
 /// The snapshots recorded in the registry.
@@ -91,10 +109,17 @@ pub fn recorded_snapshots(data: &Path) -> Result<Vec<(SandboxId, SnapshotId)>, D
     }
 }
 
+/// The same, with what codebases are compared with: that is in their own rows.
+pub fn known_snapshots(data: &Path) -> Result<Vec<(SandboxId, SnapshotId)>, DoctorError> {
+    let bases = codebases(data)?.into_iter();
+    let bases = bases.filter_map(|codebase| Some((codebase.id.volume(), codebase.base?)));
+    Ok(recorded_snapshots(data)?.into_iter().chain(bases).collect())
+}
+
 /// A snapshot belongs to its volume's sandbox, if the registry lists it. Each sandbox has one directory for its
 /// snapshots; an empty one without an owner is a leftover, too. A record belongs to its sandbox.
 fn snapshots_found(data: &Path, owners: &Owners) -> Result<Vec<LeakedResource>, DoctorError> {
-    let recorded = recorded_snapshots(data)?;
+    let (recorded, known) = (recorded_snapshots(data)?, known_snapshots(data)?);
     let row = |(sandbox, snapshot): &(SandboxId, SnapshotId)| {
         let owner = owners.of(sandbox.as_str());
         LeakedResource {
@@ -115,7 +140,7 @@ fn snapshots_found(data: &Path, owners: &Owners) -> Result<Vec<LeakedResource>, 
                 found.push(LeakedResource { kind, name, owner: None, detail: place.clone() });
             }
             let is_recorded = |name: &str| {
-                recorded.iter().any(|(of, id)| of.as_str() == sandbox && id.as_str() == name)
+                known.iter().any(|(of, id)| of.as_str() == sandbox && id.as_str() == name)
             };
             found.extend(snapshots.into_iter().map(|name| {
                 let owner = owner.clone().filter(|_| is_recorded(&name));

@@ -17,7 +17,7 @@ pub fn found(
     if all.is_empty() {
         return Ok(Vec::new());
     }
-    let recorded = disk::recorded_snapshots(data)?;
+    let recorded = disk::known_snapshots(data)?;
     let shared = || Some(INSTANCE.to_owned());
     let found = |Holding { name, whose }: Holding| {
         let (kind, owner, detail) = match whose {

@@ -187,7 +187,7 @@ fn a_step_that_fails_is_named_with_its_line_and_leaves_nothing() {
                 &["line 3", "exit code 7", "it broke"][..],
             ),
             ("FROM base\nCOPY nothing /x\n", &["line 2", "\"nothing\" is not there"]),
-            ("FROM base\nHEALTHCHECK NONE\n", &["line 2", "HEALTHCHECK is not supported"]),
+            ("FROM base\nVOLUMES /x\n", &["line 2", "VOLUMES is not supported"]),
             ("FROM base\nCOPY --chown=ghost Dockerfile /x\n", &["line 2", "ghost", "/etc/passwd"]),
             ("FROM scratch\nRUN true\n", &["line 2", "/bin/sh"]),
             ("FROM no-such.invalid/image:1\n", &["line 1", "no such template here"]),
@@ -202,6 +202,22 @@ fn a_step_that_fails_is_named_with_its_line_and_leaves_nothing() {
         assert!(daemon.ids().is_empty());
         daemon.expect(404, "GET", "/api/v1/templates/bad", &Value::Null);
     }
+}
+
+#[test]
+fn what_has_no_meaning_here_is_warned_of_and_a_failure_is_printed_once() {
+    skip_if!(images::obstacle());
+    let daemon = with_base("btrfs");
+    let file = "FROM base\nVOLUME /x\nHEALTHCHECK NONE\nRUN echo fine > /f\nMAINTAINER me\n";
+    let ran = built(&daemon, context(&[("Dockerfile", file)]).path(), &["-t", "odd"]);
+    for word in ["VOLUME", "HEALTHCHECK", "MAINTAINER"] {
+        assert!(ran.stderr.contains(&format!("warning: {word} is ignored")), "{ran:?}");
+    }
+    // Not as it is written in the step.
+    let file = "FROM base\nRUN echo it bro''ke >&2; exit 7\n";
+    let ran = build(&daemon, context(&[("Dockerfile", file)]).path(), &["-t", "bad"]);
+    assert_ne!(ran.code, 0, "{ran:?}");
+    assert_eq!(ran.stderr.matches("it broke").count(), 1, "{ran:?}");
 }
 
 /// A build whose one step does not end.

@@ -1,5 +1,6 @@
 //! The commands as a person types them.
 
+mod answers;
 mod processes;
 mod runs;
 mod several;

@@ -70,8 +70,8 @@ fn everything_holds_on_native() {
     let battery = &native["battery"];
     assert_eq!(verdicts(battery, "leaked"), [""; 0], "{battery:#}");
     assert_eq!(battery["verdict"], "held");
-    // The guest is handed its socket, so there is none to pose at.
-    let mut nothing_to_try = vec!["dial-back"];
+    // The guest is handed its socket, so there is none to pose at; and the sandbox has no way out.
+    let mut nothing_to_try = vec!["dial-back", "listener-port"];
     if said["storage"]["capabilities"]["disk_quota"] == false {
         nothing_to_try.extend(["disk-bomb", "inode-bomb"]);
     }
@@ -128,6 +128,13 @@ fn everything_holds_on_native_without_root() {
 fn everything_holds_on_bwrap_without_root() {
     crate::skip_if!(obstacle());
     everything_holds_without_root_on("bwrap");
+}
+
+/// Those that need root say so, and are not found out by a battery that cannot begin.
+#[test]
+fn everything_holds_on_gvisor_without_root_or_it_is_not_offered() {
+    crate::skip_if!(obstacle());
+    everything_holds_without_root_on("gvisor");
 }
 
 #[test]

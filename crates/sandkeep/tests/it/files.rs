@@ -288,3 +288,15 @@ fn an_upload_whose_daemon_is_killed_changes_nothing() {
     until("it is cleaned up", Patience::Long, || left(&daemon) == "note");
     assert_eq!(daemon.sh(&id, "cat note").ok(), "kept");
 }
+
+#[test]
+fn a_form_is_not_taken_for_a_file() {
+    let daemon = daemon!();
+    let place = Place::new(&daemon);
+    let form = b"--x\r\ncontent-disposition: form-data; name=\"file\"\r\n\r\ntext\r\n--x--\r\n";
+    let kind = "Content-Type: multipart/form-data; boundary=x";
+    let refused = place.ask("PUT", "?path=f", &[kind], form);
+    assert_eq!(refused.status, 415, "{}", refused.text());
+    assert!(refused.text().contains("not_raw"), "{}", refused.text());
+    assert_eq!(place.get("?path=f").status, 404);
+}

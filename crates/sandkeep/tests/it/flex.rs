@@ -1,6 +1,10 @@
 //! Flex's sandbox host, called by a client on connect-go (`tests/flex`) in a process of its own, and by hand where a good
 //! client does not go.
 
+mod bases;
+mod listeners;
+mod waits;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
@@ -12,12 +16,15 @@ use serde_json::{Value, json};
 use crate::daemon;
 use crate::keys::{create_key, key_of, with_admin};
 use crate::skip_if;
-use crate::support::{Daemon, Patience, Setup, obstacle, top, until};
+use crate::support::{Daemon, Patience, Raw, Setup, obstacle, top, until};
 
 const SERVICE: &str = "/rpc.v1.SandboxService";
 const STREAM: &str = "/rpc.v1.SandboxService/ExecuteToolStream";
 /// Far longer than anything here takes.
 const LONG: Duration = Duration::from_secs(60);
+
+/// The protocols that every client is tried with.
+const PROTOCOLS: [&str; 2] = ["HTTP/1.1", "HTTP/2"];
 
 /// Why the client cannot be had here.
 #[derive(Debug)]
@@ -85,6 +92,15 @@ fn frame(flags: u8, payload: &[u8]) -> Vec<u8> {
 
 const FRAMED: &str = "content-type: application/connect+json\r\nconnect-protocol-version: 1\r\n";
 
+/// A client that says at its end that every promise was kept.
+fn assert_all_kept(mut client: Command, daemon: &Daemon) {
+    let ran = client.output().expect("it runs");
+    let (said, errors) =
+        (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success(), "{said}\n{errors}\n{}", daemon.said());
+    assert!(said.contains("all kept"), "it did not get to the last check: {said}");
+}
+
 #[test]
 fn a_client_on_connect_go_gets_through_every_method() {
     skip_if!(obstacle());
@@ -92,11 +108,30 @@ fn a_client_on_connect_go_gets_through_every_method() {
     skip_if!(client.as_ref().err().map(|missing| missing.0));
     let client = client.expect("it was built");
     let daemon = Daemon::start();
-    let ran = client.command(&[&daemon.url()]).output().expect("it runs");
-    let (said, errors) =
-        (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
-    assert!(ran.status.success(), "{said}\n{errors}\n{}", daemon.said());
-    assert!(said.contains("all kept"), "it did not get to the last check: {said}");
+    for protocol in PROTOCOLS {
+        assert_all_kept(client.command(&[&daemon.url(), protocol]), &daemon);
+    }
+    daemon.assert_no_leaks();
+}
+
+/// Where `./test` installs Connect's library for Node.js.
+fn node_home() -> PathBuf {
+    top().join("target/connect-node")
+}
+
+#[test]
+fn a_client_on_connect_node_reads_and_writes_the_same_frames() {
+    skip_if!(obstacle());
+    let there = node_home().join("installed.json").exists();
+    skip_if!((!there).then_some("connect-node is not installed; ./test does it from npm"));
+    let daemon = Daemon::start();
+    let script = node_home().join("client.mjs");
+    std::fs::copy(top().join("tests/connect-node/client.mjs"), &script).expect("it is there");
+    for version in ["1.1", "2"] {
+        let mut client = Command::new("node");
+        client.arg(&script).args([&daemon.url(), version]).stdin(Stdio::null());
+        assert_all_kept(client, &daemon);
+    }
     daemon.assert_no_leaks();
 }
 
@@ -107,7 +142,7 @@ fn a_daemon_that_is_killed_in_a_stream_leaves_a_session_that_works() {
     skip_if!(client.as_ref().err().map(|missing| missing.0));
     let client = client.expect("it was built");
     let mut daemon = Daemon::start();
-    let mut command = client.command(&[&daemon.url(), "frame"]);
+    let mut command = client.command(&[&daemon.url(), "HTTP/1.1", "frame"]);
     let mut running = command.stdout(Stdio::piped()).spawn().expect("it runs");
     let mut lines = BufReader::new(running.stdout.take().expect("it is piped")).lines();
     assert_eq!(lines.next().expect("a line").expect("text"), "frame");
@@ -234,4 +269,24 @@ fn garbage_in_frames_is_refused_and_the_daemon_goes_on() {
     drop(stream);
     assert_eq!(daemon.request("GET", "/healthz", &Value::Null).0, 200);
     daemon.assert_no_leaks();
+}
+
+/// The connection of a request that was refused unread is good for the next: clients keep connections, and do not send a
+/// request again that may have had an effect.
+#[test]
+fn a_connection_goes_on_after_a_request_that_was_refused_unread() {
+    let daemon = daemon!();
+    let mut raw = Raw::open(daemon.address());
+    let head = |version: &str| {
+        format!(
+            "POST {SERVICE}/HealthCheck HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+             x-api-version: {version}\r\ncontent-length: 2\r\n\r\n"
+        )
+    };
+    for _ in 0..20 {
+        let refused = raw.send(head("v0").as_bytes()).reply("POST");
+        assert_eq!((refused.status, &refused.json()["code"]), (400, &json!("failed_precondition")));
+        let answer = raw.send(b"{}").send(head("v1").as_bytes()).send(b"{}").reply("POST");
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
 }

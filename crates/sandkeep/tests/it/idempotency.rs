@@ -60,3 +60,24 @@ fn an_error_is_not_kept_and_a_key_must_be_one() {
     }
     assert_eq!(daemon.ids().len(), 1);
 }
+
+#[test]
+fn where_a_key_would_have_no_effect_it_is_refused() {
+    let daemon = daemon!();
+    let id = created(&daemon, "k", &json!({}));
+    for (what, body) in [
+        ("execs", json!({ "command": "echo ran >> ~/ran" })),
+        ("processes", json!({ "command": "echo ran >> ~/ran" })),
+        ("turns", Value::Null),
+        ("race", json!({ "count": 2, "command": "true", "judge": "echo 1" })),
+    ] {
+        let target = format!("/api/v1/sandboxes/{id}/{what}");
+        let headers = [("Idempotency-Key", "k")];
+        let (status, problem) =
+            daemon.request_with(&headers, "POST", &target, &body).expect("an answer");
+        assert_eq!((status, &problem["code"]), (400, &json!("invalid_field")), "{what}: {problem}");
+        assert!(problem["detail"].to_string().contains("Idempotency-Key"), "{problem}");
+    }
+    assert_eq!(daemon.sh(&id, "ls ~").ok(), "", "nothing ran");
+    assert_eq!(daemon.get(&id)["turn_count"], 0);
+}

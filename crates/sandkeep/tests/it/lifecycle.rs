@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::daemon;
+use crate::support::{Daemon, Patience, Setup, obstacle, until};
 
 const SANDBOXES: &str = "/api/v1/sandboxes";
 
@@ -103,4 +104,26 @@ fn destroying_twice_is_not_found_and_not_a_failure() {
     for not_an_id in ["nonsense", "..%2f..%2fetc", "sbAAAAAAAAAAAAAAAAAAAAAAAAAA"] {
         daemon.expect(404, "GET", &format!("{SANDBOXES}/{not_an_id}"), &Value::Null);
     }
+}
+
+#[test]
+fn a_destroy_breaks_off_the_copy_of_a_snapshot() {
+    crate::skip_if!(obstacle());
+    let setup = Setup::default().argument("--storage").argument("local");
+    let daemon = Daemon::start_with(&setup);
+    let id = daemon.create();
+    // Enough that a copy takes much longer than the request that breaks it off.
+    daemon.sh(&id, "mkdir many && cd many && seq 1 60000 | xargs -n 500 touch").ok();
+    let drafts = daemon.data_dir().join("storage/local/.drafts");
+    let count = || std::fs::read_dir(&drafts).expect("it is there").count();
+    let path = format!("{SANDBOXES}/{id}/snapshots");
+    std::thread::scope(|scope| {
+        let snapshot = scope.spawn(|| daemon.request("POST", &path, &json!({ "name": "one" })));
+        until("the copy has begun", Patience::Long, || count() > 0);
+        daemon.destroy(&id);
+        let (status, answer) = snapshot.join().expect("no panic");
+        assert!(status >= 400, "it was broken off: {answer}");
+    });
+    assert_eq!(count(), 0, "a draft is left");
+    daemon.assert_no_leaks();
 }

@@ -1,12 +1,15 @@
 //! Tests against the real daemon process, on real namespaces, cgroups and file systems. One binary, so that it links
 //! once; one module per promise.
 
+#[cfg(feature = "agentfense")]
+mod agentfense;
 mod audit;
 mod bench;
 mod browser;
 mod builds;
 mod cli;
 mod client;
+mod codebases;
 mod crash;
 mod diff;
 mod doctor;
@@ -20,6 +23,7 @@ mod failpoints;
 mod files;
 #[cfg(feature = "flex")]
 mod flex;
+mod generators;
 mod host_devices;
 mod hostile;
 mod idempotency;
@@ -37,12 +41,14 @@ mod messages;
 mod names;
 #[cfg(feature = "nats")]
 mod nats;
+mod network;
 mod own_limits;
 mod parallel;
 mod pausing;
 mod ports;
 mod processes;
 mod quotas;
+mod race;
 mod registry;
 mod run;
 mod schemathesis;
@@ -60,6 +66,8 @@ mod timeouts;
 mod tls;
 mod tool_calls;
 mod tools;
+#[cfg(feature = "otlp")]
+mod traces;
 mod umask;
 mod unprivileged;
 mod urule;

@@ -1,6 +1,7 @@
 //! The Model Context Protocol with its official client in a separate process (`tests/mcp/client.py`), over both
 //! transports.
 
+use std::io::{BufRead, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -59,12 +60,97 @@ fn the_official_client_works_on_stdio_for_a_daemon() {
     skip_if!(missing());
     let daemon = Daemon::start();
     check(&["stdio", PROGRAM, "mcp"], &[("SANDKEEP_URL", &daemon.url())]);
-    // Its default sandbox is the daemon's, and stays.
-    let ids = daemon.ids();
-    assert_eq!(ids.len(), 1, "{ids:?}");
-    assert_eq!(daemon.get(&ids[0])["slot"], "mcp");
-    daemon.destroy(&ids[0]);
+    assert_eq!(daemon.ids(), [""; 0], "its default sandbox is the session's own, and ends with it");
     daemon.assert_no_leaks();
+}
+
+/// A session on stdio, one call after the other.
+struct Session {
+    child: std::process::Child,
+    answers: std::io::Lines<std::io::BufReader<std::process::ChildStdout>>,
+    sent: u64,
+}
+
+impl Session {
+    fn begin(daemon: &Daemon, arguments: &[&str]) -> Self {
+        let mut command = binary();
+        command.env("SANDKEEP_URL", daemon.url()).arg("mcp").args(arguments);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the binary runs");
+        let stdout = child.stdout.take().expect("it is piped");
+        let mut session = Self { child, answers: std::io::BufReader::new(stdout).lines(), sent: 0 };
+        let hello = json!({ "protocolVersion": "2025-06-18", "capabilities": {},
+                            "clientInfo": { "name": "test", "version": "1" } });
+        session.ask("initialize", &hello);
+        session.send(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
+        session
+    }
+
+    fn send(&mut self, message: &Value) {
+        let stdin = self.child.stdin.as_mut().expect("it is piped");
+        writeln!(stdin, "{message}").expect("it reads");
+    }
+
+    fn ask(&mut self, method: &str, params: &Value) -> Value {
+        self.sent += 1;
+        let id = self.sent;
+        self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
+        loop {
+            let line = self.answers.next().expect("an answer").expect("a line");
+            let answer: Value = serde_json::from_str(&line).expect("JSON");
+            if answer["id"] == id {
+                return answer;
+            }
+        }
+    }
+
+    fn call(&mut self, name: &str, arguments: &Value) -> Value {
+        self.ask("tools/call", &json!({ "name": name, "arguments": arguments }))
+    }
+
+    fn end(mut self) {
+        drop(self.child.stdin.take());
+        self.child.wait().expect("it ends");
+    }
+}
+
+#[test]
+fn sessions_of_one_daemon_have_sandboxes_of_their_own_unless_told_otherwise() {
+    let daemon = crate::daemon!();
+    let app = tempfile::tempdir().expect("a directory");
+    std::fs::write(app.path().join("f"), "from here").expect("a file");
+    let path = app.path().to_str().expect("UTF-8");
+    let mut one = Session::begin(&daemon, &["--source-dir", path, "--tools", "bash,read_file"]);
+    let mut other = Session::begin(&daemon, &[]);
+    let read = one.call("read_file", &json!({ "path": "f" }));
+    assert!(read.to_string().contains("from here"), "{read}");
+    let refused = other.call("read_file", &json!({ "path": "f" }));
+    assert_eq!(refused["result"]["isError"], true, "{refused}");
+    assert_eq!(daemon.ids().len(), 2);
+    let listed = one.ask("tools/list", &json!({}));
+    let names: Vec<_> = listed["result"]["tools"].as_array().expect("tools").iter().collect();
+    assert_eq!(names.len(), 2, "{listed}");
+    assert!(one.call("sandbox_list", &json!({}))["error"].is_object(), "it is not offered");
+    let host = json!({ "source": { "dir": path } });
+    let refused = other.call("sandbox_create", &host);
+    assert_eq!(refused["result"]["isError"], true, "{refused}");
+    assert!(refused.to_string().contains("source.dir"), "{refused}");
+    one.end();
+    other.end();
+    assert_eq!(daemon.ids(), [""; 0], "they end with their sessions");
+
+    for n in 0..2 {
+        let mut session = Session::begin(&daemon, &["--sandbox", "shared"]);
+        let ran = session.call("bash", &json!({ "command": format!("echo {n} >> log; cat log") }));
+        assert_eq!(ran["result"]["isError"], false, "{ran}");
+        session.end();
+    }
+    let id = daemon.get("shared")["id"].as_str().expect("an id").to_owned();
+    assert_eq!(daemon.sh(&id, "cat log").ok(), "0\n1", "it stays");
 }
 
 #[test]

@@ -374,3 +374,52 @@ fn the_command_line_goes_through_time() {
     assert_eq!(cli(&daemon, &["rollback", &id, "nowhere"]).code, 1);
     assert_eq!(cli(&daemon, &["snapshot"]).code, 2);
 }
+
+#[test]
+fn the_log_tells_of_files_that_were_changed_and_by_whom() {
+    let daemon = crate::daemon!();
+    let id = daemon.create();
+    daemon.sh(&id, "echo one > f").ok();
+    snapshot(&daemon, &id, "first");
+    let tool = json!({ "path": "f", "content": "two" });
+    daemon.expect(200, "POST", &at(&id, "tools/write_file"), &tool);
+    daemon.expect(200, "POST", &at(&id, "tools/read_file"), &json!({ "path": "f" }));
+    daemon.expect(201, "PUT", &at(&id, "files?path=g"), &json!("written"));
+    let there = json!({ "from": "g", "to": "h" });
+    daemon.expect(200, "POST", &at(&id, "files/move"), &there);
+    daemon.expect(404, "DELETE", &at(&id, "files?path=missing"), &Value::Null);
+    daemon.expect(204, "DELETE", &at(&id, "files?path=h"), &Value::Null);
+    let wish = json!({ "snapshot": "first", "paths": ["f"] });
+    daemon.expect(200, "POST", &at(&id, "revert"), &wish);
+    let told = || {
+        let log = daemon.expect(200, "GET", &at(&id, "log"), &Value::Null);
+        let items = log["items"].as_array().expect("items").clone();
+        items.into_iter().filter(|item| item["by"].is_string()).collect::<Vec<_>>()
+    };
+    let entries = told();
+    let said: Vec<String> = entries
+        .iter()
+        .map(|item| {
+            assert_eq!(item["by"], "local", "{item}");
+            let text = |name: &str| item[name].as_str().unwrap_or("-").to_owned();
+            let paths = item["paths"].to_string();
+            let path = if item["paths"].is_array() { paths } else { text("path") };
+            format!("{} {} {path} {}", text("event"), text("change"), text("tool"))
+        })
+        .collect();
+    assert_eq!(
+        said,
+        [
+            "file_changed written f write_file",
+            "file_changed written g -",
+            "file_changed moved g -",
+            "file_changed deleted h -",
+            "reverted - [\"/home/user/f\"] -",
+        ]
+    );
+    let mut log = binary();
+    log.env("SANDKEEP_URL", daemon.url()).args(["log", &id]);
+    let shown: Ran = log.output().expect("the binary runs").into();
+    assert!(shown.stdout.contains("written  f  with write_file  by local"), "{shown:?}");
+    assert!(shown.stdout.contains("/home/user/f  to first  by local"), "{shown:?}");
+}

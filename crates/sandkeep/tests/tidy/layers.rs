@@ -10,6 +10,7 @@ const BELOW: &[(&str, &[&str])] = &[
     ("egress", &["outgoing", "sys"]),
     ("rulefs", &["sys"]),
     ("sys", &["embedded"]),
+    ("traces", &["outgoing"]),
     ("tree", &["sys"]),
     ("storage", &["sys", "tree"]),
     ("commands", &["broker", "doors", "guestlink", "nats"]),
@@ -31,6 +32,7 @@ const BELOW: &[(&str, &[&str])] = &[
             "storage",
             "store",
             "sys",
+            "traces",
             "tree",
         ],
     ),
@@ -48,6 +50,7 @@ const BELOW: &[(&str, &[&str])] = &[
             "storage",
             "store",
             "sys",
+            "traces",
             "tree",
         ],
     ),
@@ -85,16 +88,22 @@ const LAYERS: &[Layer] = &[
     Layer {
         room: "doors",
         forbidden: &["sandkeep_runtime", "sandkeep_storage", "sandkeep_store", "sandkeep_sys"],
-        // What the list of runtimes must spell out; plain data.
-        except: &["sandkeep_runtime::Usable", "sandkeep_runtime::Capabilities"],
+        // What the list of runtimes must spell out, and what a client calls a dataset; plain data.
+        except: &[
+            "sandkeep_runtime::Usable",
+            "sandkeep_runtime::Capabilities",
+            "sandkeep_storage::DatasetSnapshot",
+        ],
     },
     // What doors share knows none of them.
     Layer {
         room: "doors/kit",
         forbidden: &[
+            "crate::agentfense",
             "crate::connect",
             "crate::flex",
             "crate::front",
+            "crate::grpc",
             "crate::mcp",
             "crate::ports",
             "crate::rest",
@@ -109,6 +118,22 @@ const LAYERS: &[Layer] = &[
     },
     // A protocol knows no service that is spoken over it.
     Layer { room: "doors/connect", forbidden: &["crate::flex", "crate::rest"], except: &[] },
+    Layer {
+        room: "doors/grpc",
+        forbidden: &["crate::agentfense", "crate::connect", "crate::flex", "crate::rest"],
+        except: &[],
+    },
+    Layer {
+        room: "doors/rpc",
+        forbidden: &[
+            "crate::agentfense",
+            "crate::connect",
+            "crate::flex",
+            "crate::grpc",
+            "crate::rest",
+        ],
+        except: &[],
+    },
     // Keys are rows of the store.
     Layer {
         room: "doors/auth",
@@ -132,7 +157,13 @@ const LAYERS: &[Layer] = &[
         room: "core",
         forbidden: &["std::fs", "std::net", "std::process", "tokio"],
         // An address that an answer names is plain data.
-        except: &["std::net::SocketAddr"],
+        // Addresses are data.
+        except: &[
+            "std::net::SocketAddr",
+            "std::net::IpAddr",
+            "std::net::Ipv4Addr",
+            "std::net::Ipv6Addr",
+        ],
     },
 ];
 

@@ -45,8 +45,7 @@ pub(super) struct Copy<'a> {
 pub(super) type RelativePath = CString;
 
 impl<'a> Copy<'a> {
-    pub fn new(purpose: Purpose, to: OwnedFd) -> Self {
-        let effort = Effort::new(u64::MAX, limits::COPY_MAX);
+    pub fn new(purpose: Purpose, to: OwnedFd, effort: Effort) -> Self {
         Self { purpose, earlier: None, list: None, top: to, linked: HashMap::new(), effort }
     }
 

@@ -143,7 +143,9 @@ impl Local {
             Some(snapshot) => self.snapshot_tree(id, snapshot)?,
             None => self.own_dir(id)?,
         };
-        let copied = open_path(&draft.root).and_then(|to| Copy::new(Purpose::Layer, to).run(own));
+        let copied = open_path(&draft.root).and_then(|to| {
+            self.copies.run(id, |effort| Copy::new(Purpose::Layer, to, effort).run(own))
+        });
         copied.map_err(|source| io_error(format!("copy {id}"), source))
     }
 

@@ -125,9 +125,10 @@ impl Local {
         failpoint!("local.snapshot_after_draft");
         let earlier = self.earlier(id)?;
         let mut list = List::create(&directory, FILES)?;
-        Copy::new(Purpose::Twin, untrusted::open_dir(&directory, TREE)?)
-            .sharing(earlier.as_ref(), Some(&mut list))
-            .run(own)?;
+        let to = untrusted::open_dir(&directory, TREE)?;
+        self.copies.run(id, |effort| {
+            Copy::new(Purpose::Twin, to, effort).sharing(earlier.as_ref(), Some(&mut list)).run(own)
+        })?;
         list.finish()?;
         failpoint!("local.snapshot_after_copy");
         Ok(syncfs(&directory)?)
@@ -164,9 +165,10 @@ impl Local {
     }
 
     /// Copies a snapshot into a draft that can replace a volume of this kind. On disk when this returns. `like` is the
-    /// volume whose layers it uses.
+    /// volume whose layers it uses, `of` the one that the draft is for.
     fn fill_clone(
         &self,
+        of: &SandboxId,
         tree: OwnedFd,
         kind: Kind,
         like: &SandboxId,
@@ -181,7 +183,7 @@ impl Local {
                 untrusted::open_dir(&directory, UPPER)?
             }
         };
-        Copy::new(Purpose::Twin, to).run(tree)?;
+        self.copies.run(of, |effort| Copy::new(Purpose::Twin, to, effort).run(tree))?;
         Ok(syncfs(&directory)?)
     }
 
@@ -203,7 +205,7 @@ impl Local {
 
     fn replace(&self, id: &SandboxId, kind: Kind, tree: OwnedFd) -> io::Result<()> {
         self.in_draft(|draft| {
-            self.fill_clone(tree, kind, id, draft)?;
+            self.fill_clone(id, tree, kind, id, draft)?;
             failpoint!("local.rollback_after_copy");
             exchange(&self.drafts, draft, self.room(kind), &c_name(id))?;
             failpoint!("local.rollback_after_exchange");
@@ -278,7 +280,7 @@ impl BlockingSnapshots for Local {
             return Err(StorageError::Exists { id: new.clone() });
         }
         let made = self.in_draft(|draft| {
-            self.fill_clone(tree, kind, id, draft)?;
+            self.fill_clone(new, tree, kind, id, draft)?;
             failpoint!("local.fork_after_copy");
             let (room, name) = (self.room(kind), c_name(new));
             with_write_access(

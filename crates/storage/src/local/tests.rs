@@ -237,3 +237,49 @@ async fn many_files_with_several_names_are_copied_with_few_descriptors() {
     assert!(after <= before + 8, "{before} descriptors became {after}");
     storage.destroy(&id).await.expect("destroy");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copies_for_a_volume_are_broken_off_and_leave_nothing() {
+    let (dir, storage) = storage();
+    let (id, path) = volume(&storage).await;
+    for number in 0..20_000 {
+        fs::write(path.join(number.to_string()), "x").expect("a file");
+    }
+    let whole = SnapshotId::random();
+    storage.snapshot(&id, &whole).await.expect("nobody breaks it off");
+    let storage = Arc::new(storage);
+    let (snapshot, fork) = (SnapshotId::random(), SandboxId::random());
+    let broken =
+        |of: SandboxId, work: Box<dyn Future<Output = Result<(), StorageError>> + Send>| {
+            let storage = Arc::clone(&storage);
+            async move {
+                let mut work = Box::into_pin(work);
+                let failed = loop {
+                    tokio::select! {
+                        biased;
+                        done = &mut work => break done,
+                        () = tokio::task::yield_now() => storage.break_off(&of),
+                    }
+                };
+                let said = failed.expect_err("it was broken off").to_string();
+                assert!(said.contains(of.as_str()), "{said}");
+            }
+        };
+    // Nothing of an earlier one is shared, so that there is much to copy.
+    for number in 0..20_000 {
+        fs::write(path.join(number.to_string()), "changed").expect("a file");
+    }
+    let (by, of) = (Arc::clone(&storage), id.clone());
+    let work = async move { by.snapshot(&of, &snapshot).await };
+    broken(id.clone(), Box::new(work)).await;
+    let (by, of, from) = (Arc::clone(&storage), id.clone(), whole.clone());
+    let work = async move { by.rollback(&of, &from).await.map(drop) };
+    broken(id.clone(), Box::new(work)).await;
+    let (by, new, of, from) = (Arc::clone(&storage), fork.clone(), id.clone(), whole.clone());
+    let work = async move { by.fork(&of, &from, &new, &Quota::NONE).await.map(drop) };
+    broken(fork.clone(), Box::new(work)).await;
+    assert!(is_empty(&dir.path().join("storage/local/.drafts")), "a draft is left");
+    let content = fs::read_to_string(path.join("7")).expect("the volume is as it was");
+    assert_eq!(content, "changed");
+    storage.fork(&id, &whole, &fork, &Quota::NONE).await.expect("a later one is not affected");
+}

@@ -6,6 +6,8 @@ use std::str::FromStr;
 use crate::{LayerId, LayerKey};
 use sandkeep_core::{SandboxId, SnapshotId, limits};
 
+/// Prefix of the dataset of a data directory.
+pub const OWN: &str = "sandkeep-";
 /// The snapshot that a layer is cloned from. Without it, the dataset is a draft.
 pub const LAYER: &str = "layer";
 /// Prefix of a dataset that is, was, or will be the tree of its volume.
@@ -59,9 +61,58 @@ impl FromStr for Dataset {
     }
 }
 
+impl Dataset {
+    /// Whether the other one is this one or below it.
+    pub fn contains(&self, other: &Self) -> bool {
+        is_within(&other.0, &self.0)
+    }
+
+    /// Whether it is one that a daemon made for its data directory, or below such a one.
+    pub(super) fn is_of_a_data_directory(&self) -> bool {
+        self.0.split('/').any(|part| part.starts_with(OWN))
+    }
+}
+
 impl fmt::Display for Dataset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+/// A text that does not name a snapshot of a dataset.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} names no snapshot: expected DATASET@SNAPSHOT")]
+pub struct InvalidDatasetSnapshot {
+    text: String,
+}
+
+/// A snapshot of any dataset, `dataset@snapshot`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatasetSnapshot {
+    pub dataset: Dataset,
+    name: String,
+}
+
+impl FromStr for DatasetSnapshot {
+    type Err = InvalidDatasetSnapshot;
+
+    fn from_str(text: &str) -> Result<Self, InvalidDatasetSnapshot> {
+        let invalid = || InvalidDatasetSnapshot { text: text.to_owned() };
+        let (dataset, name) = text.split_once('@').ok_or_else(invalid)?;
+        let fits = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
+        let is_name = !name.is_empty()
+            && name.chars().all(fits)
+            && text.len() <= limits::ZFS_POOL_NAME_MAX_BYTES;
+        match dataset.parse() {
+            Ok(dataset) if is_name => Ok(Self { dataset, name: name.to_owned() }),
+            Ok(_) | Err(_) => Err(invalid()),
+        }
+    }
+}
+
+impl fmt::Display for DatasetSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.dataset, self.name)
     }
 }
 

@@ -8,14 +8,13 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use super::command::{Reach, Tool, argument};
-use super::names::{Dataset, Names};
+use super::names::{Dataset, Names, OWN};
 use super::{Start, Zfs, io_error, place, random, unusable};
 use crate::StorageError;
 use sandkeep_sys::mount;
 use sandkeep_tree::Ids;
 
 const FILE: &str = "pool";
-const OWN: &str = "sandkeep-";
 
 /// The record.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -21,8 +21,8 @@ use rustix::mount::MountAttrFlags;
 use rustix::process::{Gid, Signal, Uid};
 use rustix::thread::{CapabilitySet, LinkNameSpaceType, UnshareFlags};
 
-use super::Privilege;
 use super::bare::NEW_ROOT;
+use super::{Attachment, Privilege};
 use crate::landlock::Ruleset;
 use crate::namespace::{ChildStack, USER_ID};
 use crate::{capability, dev, mount, seccomp};
@@ -45,6 +45,7 @@ pub enum Step {
     Proc,
     Masks,
     Dev,
+    Attachments,
     Chroot,
     Users,
     Capabilities,
@@ -55,7 +56,7 @@ pub enum Step {
 }
 
 impl Step {
-    pub const ALL: [(Self, &str); 15] = [
+    pub const ALL: [(Self, &str); 16] = [
         (Self::Cgroup, "enter its control group"),
         (Self::Network, "enter its network namespace"),
         (Self::Hostname, "set its host name"),
@@ -64,6 +65,7 @@ impl Step {
         (Self::Proc, "mount /proc"),
         (Self::Masks, "mask /proc"),
         (Self::Dev, "mount /dev"),
+        (Self::Attachments, "mount its codebase"),
         (Self::Chroot, "change to its root"),
         (Self::Users, "enter its user namespace"),
         (Self::Capabilities, "drop capabilities"),
@@ -150,6 +152,7 @@ pub struct Child<'a> {
     pub shm_bytes: u64,
     pub root: OwnedFd,
     pub binds: Vec<(String, OwnedFd)>,
+    pub attachments: Vec<(Attachment, OwnedFd)>,
     pub dev: OwnedFd,
     /// Masks of /proc as detached mounts, with their targets.
     pub masks: Vec<(&'static str, OwnedFd)>,
@@ -252,7 +255,7 @@ extern "C" fn enter(child: *mut c_void) -> libc::c_int {
 /// Runs the steps; returns only if one fails.
 fn become_guest(child: &Child<'_>) -> (Step, io::Error) {
     type Run = fn(&Child<'_>) -> io::Result<()>;
-    const STEPS: [(Step, Run); 15] = [
+    const STEPS: [(Step, Run); 16] = [
         (Step::Cgroup, enter_cgroup),
         (Step::Network, enter_network),
         (Step::Hostname, set_hostname),
@@ -261,6 +264,7 @@ fn become_guest(child: &Child<'_>) -> (Step, io::Error) {
         (Step::Proc, mount_proc),
         (Step::Masks, mask_proc),
         (Step::Dev, mount_dev),
+        (Step::Attachments, mount_attachments),
         (Step::Chroot, change_root),
         (Step::Users, enter_users),
         (Step::Capabilities, drop_capabilities),
@@ -362,6 +366,10 @@ fn mount_dev(child: &Child<'_>) -> io::Result<()> {
     mount::attach(&child.dev, "dev")?;
     mount::attach(dev::terminals(child.ids.tty())?, "dev/pts")?;
     mount::attach(dev::shared_memory(child.ids.owner(), child.shm_bytes)?, "dev/shm")
+}
+
+fn mount_attachments(child: &Child<'_>) -> io::Result<()> {
+    child.attachments.iter().try_for_each(|(attachment, mount)| attachment.attach(mount))
 }
 
 fn change_root(child: &Child<'_>) -> io::Result<()> {

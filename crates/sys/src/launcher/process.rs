@@ -17,7 +17,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::bare::{self, LauncherRights};
 use super::child::{Child, Ids, Report, spawn};
-use super::received::{Received, set_properties};
+use super::received::{Received, Targets, set_properties};
 use super::{Answer, Launch, Lifeline, MESSAGE_MAX_BYTES, Means, Request};
 use crate::namespace::{self, ChildStack, IdMap, USER_ID};
 use crate::{landlock, mount, sealed, seccomp, socket};
@@ -219,7 +219,7 @@ impl Process {
             Means::Root { entry, .. } => Some(*entry),
             Means::User { .. } => None,
         };
-        let targets = &launch.bind_targets;
+        let targets = Targets { binds: &launch.bind_targets, attachments: &launch.attachments };
         let received = Received::sort(launch.lifeline, &launch.root, targets, entry, cloned, fds)
             .ok_or(("receive its descriptors", libc::EPROTO))?;
         set_properties(&received, ids, users.as_fd()).map_err(during("map its ids"))?;
@@ -235,6 +235,7 @@ impl Process {
             shm_bytes: launch.shm_bytes,
             root,
             binds: received.binds,
+            attachments: received.attachments,
             dev,
             masks,
             network,
@@ -272,13 +273,13 @@ impl Process {
         }
     }
 
-    /// Roots and binds without descriptors are looked up in the host's mounts: the root, then the binds.
+    /// Trees without descriptors are looked up in the host's mounts: the root, the binds, then the attachments.
     fn clone_named(&self, means: &Means) -> io::Result<Vec<OwnedFd>> {
-        let Means::User { roots, binds, .. } = means else { return Ok(Vec::new()) };
+        let Means::User { roots, binds, attachments, .. } = means else { return Ok(Vec::new()) };
         let kind = Some(LinkNameSpaceType::Mount);
         move_into_link_name_space(self.host_mounts.as_fd(), kind)?;
         let path = |bytes: &Vec<u8>| mount::clone_tree(Path::new(OsStr::from_bytes(bytes)));
-        let cloned = roots.iter().chain(binds).map(path).collect();
+        let cloned = roots.iter().chain(binds).chain(attachments).map(path).collect();
         move_into_link_name_space(self.own_mounts.as_fd(), kind)?;
         cloned
     }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::mount::MountAttrFlags;
 
 use super::child::Ids;
-use super::{EntryKind, Lifeline, RootKind};
+use super::{Attachment, EntryKind, Lifeline, RootKind};
 use crate::namespace::ChildStack;
 use crate::{mount, overlay};
 
@@ -16,8 +16,16 @@ pub struct Received {
     pub listener: OwnedFd,
     pub lifeline: Option<OwnedFd>,
     pub binds: Vec<(String, OwnedFd)>,
+    pub attachments: Vec<(Attachment, OwnedFd)>,
     pub tasks: Vec<OwnedFd>,
     pub into_cgroup: Option<OwnedFd>,
+}
+
+/// What the mounts of a request are for, besides the root.
+#[derive(Clone, Copy)]
+pub struct Targets<'a> {
+    pub binds: &'a [String],
+    pub attachments: &'a [Attachment],
 }
 
 /// The pieces of the root, as detached mounts.
@@ -32,7 +40,7 @@ impl Received {
     pub fn sort(
         lifeline: Lifeline,
         root: &RootKind,
-        bind_targets: &[String],
+        targets: Targets<'_>,
         entry: Option<EntryKind>,
         cloned: Vec<OwnedFd>,
         fds: Vec<OwnedFd>,
@@ -53,16 +61,20 @@ impl Received {
                 names: names.clone(),
             },
         };
-        let mut binds = Vec::with_capacity(bind_targets.len());
-        for target in bind_targets {
+        let mut binds = Vec::with_capacity(targets.binds.len());
+        for target in targets.binds {
             binds.push((target.clone(), rest.next()?));
+        }
+        let mut attachments = Vec::with_capacity(targets.attachments.len());
+        for attachment in targets.attachments {
+            attachments.push((attachment.clone(), rest.next()?));
         }
         let (tasks, into_cgroup) = match entry {
             Some(EntryKind::V1) => (rest.collect(), None),
             Some(EntryKind::V2) => (Vec::new(), Some(rest.next()?)),
             None => (Vec::new(), None),
         };
-        Some(Self { root, listener, lifeline, binds, tasks, into_cgroup })
+        Some(Self { root, listener, lifeline, binds, attachments, tasks, into_cgroup })
     }
 }
 
@@ -115,6 +127,9 @@ pub fn set_properties(received: &Received, ids: Ids, users: BorrowedFd<'_>) -> i
     let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     let read_only = MountAttrFlags::MOUNT_ATTR_RDONLY | quiet;
     let mut binds = received.binds.iter().map(|(_, bind)| bind);
+    for (attachment, mount) in &received.attachments {
+        attachment.set_properties(mount, ids, users)?;
+    }
     match ids {
         Ids::Range { .. } => {
             received.root.map_ids(users)?;

@@ -110,7 +110,7 @@ impl Stage {
         }
     }
 
-    fn spawn(&self) -> io::Result<(AsyncFd<OwnedFd>, Child)> {
+    pub(super) fn spawn(&self) -> io::Result<(AsyncFd<OwnedFd>, Child)> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         rustix::io::ioctl_fionbio(&ours, true)?;

@@ -15,11 +15,11 @@ use rustix::thread::UnshareFlags;
 
 use super::{
     BUNDLE, Bundle, Dev, FILTER_FD, Failure, Identity, Lifeline, MESSAGE_MAX_BYTES, Meeting, Order,
-    ROOT, STATE, Staging, USERS, bare,
+    ROOT, STATE, Staging, USERS, bare, caught,
 };
 use crate::cgroup::{MountKind, cgroup_mounts};
 use crate::landlock::{self, Ruleset};
-use crate::launcher::{Ids, Received, RootKind, guest_image, set_properties};
+use crate::launcher::{Attachment, Ids, Received, RootKind, Targets, guest_image, set_properties};
 use crate::namespace::{self, ChildStack, IdMap};
 use crate::{dev, mount, seccomp, socket};
 
@@ -36,7 +36,7 @@ const EMPTY: &str = "/tmp/empty";
 /// Space for a tool's state of one sandbox.
 const SCRATCH_BYTES: &str = "16m";
 
-/// Runs the stage on the socket at its stdin. Returns only if the tool cannot be executed.
+/// Runs the stage on the socket at its stdin. Returns only if there is no tool, or it cannot be executed.
 pub fn main() -> ExitCode {
     // All that it makes is for a sandbox: the daemon's may be narrower.
     rustix::process::umask(Mode::from_raw_mode(0o022));
@@ -45,6 +45,7 @@ pub fn main() -> ExitCode {
             let performed = match &order {
                 Order::Set(staging) => perform(staging, fds),
                 Order::Bare(staging) => bare::perform(staging, fds),
+                Order::Catch(catching) => return ended(caught::perform(*catching, &fds)),
             };
             match performed {
                 Ok(never) => match never {},
@@ -54,10 +55,18 @@ pub fn main() -> ExitCode {
         // The peer is gone, or would not understand an answer.
         Err(error) => Err(error),
     };
-    if let Err(error) = error {
-        eprintln!("sandkeep stage: {error}");
-    }
+    ended(error);
     ExitCode::FAILURE
+}
+
+fn ended(result: io::Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("sandkeep stage: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn receive() -> io::Result<(Order, Vec<OwnedFd>)> {
@@ -102,10 +111,10 @@ fn perform(staging: &Staging, fds: Vec<OwnedFd>) -> Result<Never, Failure> {
     private_mounts().map_err(during("leave the host's mounts"))?;
     let ids = Ids::Range { base: staging.id_base };
     set_properties(&things.received, ids, users.as_fd()).map_err(during("map its ids"))?;
-    let Received { listener, lifeline, root, binds, .. } = things.received;
+    let Received { listener, lifeline, root, binds, attachments, .. } = things.received;
     let root = root.mount(users.as_fd(), ids, "/tmp", &mut stack);
     let root = root.map_err(during("mount the overlay of its root"))?;
-    let set = Set { root, binds, bundle: things.bundle, users };
+    let set = Set { root, binds, attachments, bundle: things.bundle, users };
     let null = lay_out(staging, &set).map_err(during("lay out its root"))?;
     hide_groups().map_err(during("hide the control groups"))?;
     restrict().map_err(during("restrict itself with Landlock"))?;
@@ -131,18 +140,19 @@ struct Things {
 
 impl Things {
     fn sort(staging: &Staging, mut fds: Vec<OwnedFd>) -> Option<Self> {
-        // It is between the binds and the entries.
+        // It is between the attachments and the entries.
         let lifeline = usize::from(staging.lifeline == Lifeline::Passed);
         let root = match &staging.root {
             RootKind::Dir | RootKind::Shifted => 1,
             RootKind::Overlay(_) => 2,
         };
-        let at = 1 + lifeline + root + staging.bind_targets.len();
+        let at = 1 + lifeline + root + staging.bind_targets.len() + staging.attachments.len();
         let bundle = match staging.bundle {
             Bundle::None => None,
             Bundle::Passed => Some((at < fds.len()).then(|| fds.remove(at))?),
         };
-        let (targets, entry) = (&staging.bind_targets, Some(staging.entry));
+        let entry = Some(staging.entry);
+        let targets = Targets { binds: &staging.bind_targets, attachments: &staging.attachments };
         let (lifeline, root) = (staging.lifeline, &staging.root);
         let received = Received::sort(lifeline, root, targets, entry, Vec::new(), fds)?;
         Some(Self { received, bundle })
@@ -165,6 +175,7 @@ impl Things {
 struct Set {
     root: OwnedFd,
     binds: Vec<(String, OwnedFd)>,
+    attachments: Vec<(Attachment, OwnedFd)>,
     bundle: Option<OwnedFd>,
     users: OwnedFd,
 }
@@ -190,6 +201,9 @@ fn lay_out(staging: &Staging, set: &Set) -> io::Result<OwnedFd> {
     for dir in [ROOT, BUNDLE, STATE, EMPTY] {
         mkdir(dir, plain)?;
     }
+    if staging.identity == Identity::Sandbox {
+        std::os::unix::fs::chown(STATE, Some(staging.id_base), Some(staging.id_base))?;
+    }
     mount::attach(&set.root, ROOT)?;
     rustix::process::fchdir(&set.root)?;
     for (target, bind) in &set.binds {
@@ -199,6 +213,7 @@ fn lay_out(staging: &Staging, set: &Set) -> io::Result<OwnedFd> {
     if let Dev::Stage { shm_bytes } = staging.dev {
         attach_dev(staging.id_base, shm_bytes)?;
     }
+    set.attachments.iter().try_for_each(|(attachment, mount)| attachment.attach(mount))?;
     rustix::process::chdir("/")?;
     drop(open(USERS, OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC, Mode::RUSR)?);
     mount_bind(format!("/proc/self/fd/{}", set.users.as_raw_fd()), USERS)?;

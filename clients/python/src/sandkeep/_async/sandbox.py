@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from dataclasses import dataclass, field, replace
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,8 @@ from .._data import (
     PortInfo,
     PortUrl,
     ProcessInfo,
+    Racer,
+    RaceResult,
     SandboxInfo,
     ShellInfo,
     Snapshot,
@@ -32,10 +34,19 @@ from .._data import (
 )
 from .._decode import timestamp
 from .._diff import Diff
-from .._errors import ApplyConflict, ApplyFailed, ConnectionLost, NotFound
+from .._errors import ApplyConflict, ApplyFailed, ConnectionLost, NotFound, refusal
 from .._local import local_daemon
 from .._output import OnLine
-from .._requests import Command, command_fields, milliseconds, shown, stdin_fields, whole_seconds, without_none
+from .._requests import (
+    Command,
+    command_fields,
+    milliseconds,
+    network_field,
+    shown,
+    stdin_fields,
+    whole_seconds,
+    without_none,
+)
 from .._settings import segment
 from ._platform import blocking
 from .execs import CAPTURE_BYTES, AsyncExec, run_command
@@ -118,6 +129,8 @@ class AsyncSandbox:
         slot: str | None = None,
         max_snapshots: int | None = None,
         snapshot_tool_calls: bool | None = None,
+        network: str | Sequence[str] | Mapping[str, Any] | None = None,
+        secrets: Mapping[str, Mapping[str, Any]] | None = None,
         keep: bool = False,
         local: bool = False,
         data_dir: str | os.PathLike[str] | None = None,
@@ -130,6 +143,10 @@ class AsyncSandbox:
           the sandbox. `source_exclude` are patterns of files to leave out, as in a `.gitignore` file. The snapshot `base` has
           the files as they arrived.
         - `timeout`, `idle_timeout`: seconds until `on_timeout`: `destroy` (default), `stop` or `pause`.
+        - `network`: what it may reach: `"none"` (default), `"open"`, entries such as `["python", "api.example.com"]`, or a
+          policy as in the API.
+        - `secrets`: `{"TOKEN": {"hosts": ["api.example.com"], "value": "…"}}`. Inside is a placeholder; these hosts get the
+          value.
         - `keep`: do not destroy it at the end of a `with` block.
         - `local`: if neither SANDKEEP_URL is set nor a daemon answers at the default URL, start one that ends with this
           program. It needs `sandkeep` on PATH (or SANDKEEP_BIN). Its files are temporary unless `data_dir` is given.
@@ -164,6 +181,8 @@ class AsyncSandbox:
                 slot=slot,
                 max_snapshots=max_snapshots,
                 snapshot_tool_calls=snapshot_tool_calls,
+                network=network,
+                secrets=secrets,
                 keep=keep,
             )
         except BaseException:
@@ -461,6 +480,22 @@ class AsyncSandbox:
     async def delete_snapshot(self, name: str) -> None:
         await self._http.delete(f"{self._path}/snapshots/{segment(name)}")
 
+    async def network(self) -> dict[str, Any]:
+        """Its policy, what each entry means, and what was used."""
+        return await self._http.get(f"{self._path}/network")
+
+    async def change_network(
+        self,
+        policy: str | Sequence[str] | Mapping[str, Any] | None = None,
+        *,
+        allow: Sequence[str] = (),
+        deny: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        """Replaces its policy, or adds entries to it. New connections follow it at once, and open ones that it does not
+        allow end."""
+        patch = without_none(policy=network_field(policy), add_allow=list(allow) or None, add_deny=list(deny) or None)
+        return await self._http.call("PATCH", f"{self._path}/network", body=patch)
+
     async def rollback(self, snapshot: str, *, force: bool = False) -> SandboxInfo:
         """Restores all files from a snapshot. All processes end; with `force` also running commands."""
         body = {"snapshot": snapshot, "force": force}
@@ -491,6 +526,52 @@ class AsyncSandbox:
         forks = [AsyncSandbox(self._http, info, origin=self._origin, keep=keep) for info in infos]
         self._forks += forks
         return forks
+
+    async def race(
+        self,
+        count: int | None = None,
+        command: Command | None = None,
+        *,
+        judge: str,
+        commands: Sequence[str] | None = None,
+        patches: Sequence[str] | None = None,
+        on_update: Callable[[Racer], object] | None = None,
+        snapshot: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        judge_timeout: float | None = None,
+    ) -> RaceResult:
+        """Forks the sandbox, tries something in each fork, and keeps the files of the best.
+
+        Each racer runs `command`, or the one of `commands` with its number, after its unified diff of `patches` was applied.
+        Then `judge` runs in it and prints a number on its last line: the highest wins. A patch, command or judge that fails
+        puts its racer out. `SANDKEEP_RACER` is the racer's number, from 1. The winner's files become those of this sandbox, as
+        a turn; the turn before it holds what the sandbox was. The forks are destroyed at the end, or if the connection is
+        lost before. `on_update` is called when a racer has come further. Without a winner, `RaceResult.winner` is None.
+        """
+        body = without_none(
+            **({} if command is None else command_fields(command)),
+            count=count,
+            commands=None if commands is None else list(commands),
+            patches=None if patches is None else list(patches),
+            judge=judge,
+            snapshot=snapshot,
+            cwd=cwd,
+            env=None if env is None else dict(env),
+            timeout_ms=milliseconds(timeout),
+            judge_timeout_ms=milliseconds(judge_timeout),
+        )
+        async with aclosing(self._http.events("POST", f"{self._path}/race", body=body)) as events:
+            async for event in events:
+                if event["type"] == "racer" and on_update is not None:
+                    on_update(self._http.decode(Racer, event["racer"]))
+                elif event["type"] == "done":
+                    return self._http.decode(RaceResult, event["result"])
+                elif event["type"] == "failed":
+                    problem = event["problem"]
+                    raise refusal(problem, problem["status"], None) or ConnectionLost(self._http.settings.url, "it failed")
+        raise ConnectionLost(self._http.settings.url, "the race was given up, and the sandbox is as it was")
 
     async def diff(
         self, from_: str | None = None, to: str | None = None, *, path: str | None = None, text: bool = True

@@ -15,7 +15,9 @@ use crate::images::record::KeptLayer;
 use crate::lifecycle::create::{Creation, NewSandbox, Origin, new_meta};
 use crate::lifecycle::handle::Handle;
 use crate::lifecycle::request::Command;
+use crate::network::Values;
 use crate::{Broker, policy::admission};
+use sandkeep_core::api::BUILD_SAID_LAST;
 use sandkeep_core::{
     ExecId, FileLocation, ImageDefaults, ImportId, PinnedImage, Privilege, Spec, SpecDraft, Terms,
     Verb, failpoint, limits,
@@ -95,7 +97,8 @@ impl Builder<'_> {
         let meta = new_meta(shared, self.owner.clone(), spec.of_build(), Terms::default());
         admission::check_row(&meta)?;
         let template = shared.template_of(&meta.spec)?;
-        let creation = Creation { template, origin: Origin::Template(None), claim: None };
+        let origin = Origin::Template(None);
+        let creation = Creation { template, origin, secrets: Values::new(), claim: None };
         let new = NewSandbox::new(shared, Arc::clone(runtime), meta, creation);
         shared.admit(std::slice::from_ref(&new.handle))?;
         let handle = Arc::clone(&new.handle);
@@ -229,7 +232,7 @@ fn judge(end: &ExecEnd, tail: &Tail, step: &Step) -> Result<(), Error> {
     };
     let problem = match tail.text().as_str() {
         "" => problem,
-        said => format!("{problem}; it said last: {said}"),
+        said => format!("{problem}{BUILD_SAID_LAST}{said}"),
     };
     Err(Error::BuildFailed { line: step.line, instruction: step.written.clone(), problem })
 }

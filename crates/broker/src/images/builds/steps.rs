@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::Cache;
 use super::cache;
 use super::copying::Copying;
@@ -15,11 +17,12 @@ use crate::images::pins::Pin;
 use crate::images::progress::{BuildStep, Events};
 use crate::images::record::KeptLayer;
 use sandkeep_core::{Owner, Port, Probe, ProcessTerms, StartUp, failpoint, limits, with_causes};
+use sandkeep_guestlink::OutputStream;
 use sandkeep_image::{
     copying::{Context, CopyError},
     recipe::{
-        Base, Beginning, Effect, Key, READY, Ready, Recipe, RecipeError, Running, START, Scene,
-        Stage, Step,
+        Base, Beginning, Effect, Instruction, Key, READY, Ready, Recipe, RecipeError, Running,
+        START, Scene, Stage, Step,
     },
 };
 use sandkeep_storage::LayerId;
@@ -175,6 +178,10 @@ impl<'a> Builder<'a> {
         let work = match &effect {
             Effect::Noted => {
                 self.tell(stage, step.line, &step.written, Cache::PassedBy).await;
+                if let Instruction::Ignored(why) = &step.instruction {
+                    let warning = Bytes::from(format!("warning: {why}\n"));
+                    self.events.output(OutputStream::Stderr, warning).await;
+                }
                 return Ok(());
             }
             Effect::Run(running) => Work::Run(running.clone()),

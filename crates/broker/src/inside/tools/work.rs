@@ -11,6 +11,7 @@ use super::catalogue::{Tier, Tool, ToolName};
 use super::command::Command;
 use super::{Scene, SnapshotAfter, files, git};
 use crate::error::Error;
+use crate::inside::changed::Changing;
 use sandkeep_core::{api::ExecLimits, limits};
 
 pub struct Work {
@@ -29,7 +30,8 @@ pub struct Bounds {
 }
 
 enum Task {
-    Files(Call),
+    /// With the path that it names.
+    Files(Call, Option<String>),
     Command(Command),
 }
 
@@ -57,8 +59,9 @@ impl Work {
             | ToolName::Ls
             | ToolName::Grep
             | ToolName::Glob => {
+                let path = arguments["path"].as_str().map(str::to_owned);
                 let call = json!({ "name": name.as_str(), "arguments": arguments });
-                (Task::Files(typed(tool, call)?), limits::FILE_TOOL_TIMEOUT)
+                (Task::Files(typed(tool, call)?, path), limits::FILE_TOOL_TIMEOUT)
             }
             ToolName::Bash => {
                 let Bash { command, cwd, timeout_ms } = typed(tool, arguments)?;
@@ -96,7 +99,14 @@ impl Work {
         let Self { tool, timeout, limits, snapshot, task } = self;
         let bounds = Bounds { timeout, limits };
         let mut answer = match task {
-            Task::Files(call) => files::carry_out(scene, tool, call, bounds).await?,
+            Task::Files(call, path) => {
+                let answer = files::carry_out(scene, tool, call, bounds).await?;
+                if let Some(path) = path.filter(|_| may_have_changed(tool, &answer)) {
+                    let changing = Changing::by_tool(&scene.who, tool.name.as_str(), &path);
+                    changing.done(&scene.shared, &scene.handle);
+                }
+                answer
+            }
             Task::Command(command) => command.carry_out(scene, tool, bounds).await?,
         };
         let kept = match snapshot {

@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{Comparison, DiffRequest, READ};
 use crate::Broker;
 use crate::error::Error;
+use crate::lifecycle::work::FileWork;
 use sandkeep_core::{Principal, SandboxId, limits};
 use sandkeep_tree::{
     View,
@@ -25,6 +26,10 @@ pub struct DiffBundle {
 }
 
 impl DiffBundle {
+    pub(crate) fn of(pieces: mpsc::Receiver<io::Result<Bytes>>, unread: CancelOnDrop) -> Self {
+        Self { pieces, over: false, _unread: unread }
+    }
+
     /// The next piece; `None` at the end. An error is the last item: then the stream is incomplete.
     pub async fn next(&mut self) -> Option<io::Result<Bytes>> {
         if self.over {
@@ -53,7 +58,7 @@ impl Broker {
         let request = DiffRequest { limit: Some(limits::DIFF_CHANGES_MAX), ..request };
         let mut comparison = self.comparison(who, id, request)?;
         let broker = self.clone();
-        let _unread = comparison.work.effort.cancel_on_drop();
+        let unread = comparison.work.effort.cancel_on_drop();
         let (sender, pieces) = mpsc::channel(limits::DIFF_CHUNKS_QUEUED);
         let (began, begun) = oneshot::channel();
         self.shared.tasks.spawn(async move {
@@ -65,7 +70,7 @@ impl Broker {
             broker.remove_stand_in(&comparison).await;
         });
         begun.await.unwrap_or(Err(Error::ShuttingDown))?;
-        Ok(DiffBundle { pieces, over: false, _unread })
+        Ok(DiffBundle::of(pieces, unread))
     }
 
     async fn bundle(
@@ -80,7 +85,7 @@ impl Broker {
             Err(error) => return drop(began.send(Err(error))),
         };
         let _ = began.send(Ok(()));
-        if let Err(error) = stream(comparison, (manifest, diff, to), &sender).await {
+        if let Err(error) = pass_on(&comparison.work, (manifest, diff, to), &sender).await {
             // If there is no room for the error, the stream has no end marker, which says enough.
             let _ = sender.try_send(Err(io::Error::other(error)));
         }
@@ -101,13 +106,13 @@ impl Broker {
 }
 
 /// Reads the bundle and passes it on, piece by piece, as fast as the receiver takes it.
-async fn stream(
-    comparison: &Comparison,
+pub(crate) async fn pass_on(
+    work: &FileWork,
     (manifest, diff, to): (Vec<u8>, Diff, View),
     sender: &mpsc::Sender<io::Result<Bytes>>,
 ) -> Result<(), Error> {
     let (bytes, time) = (limits::TREE_WORK_MAX_BYTES, limits::DIFF_STREAM_MAX);
-    let work = comparison.work.then(comparison.work.effort.anew(bytes, time));
+    let work = work.then(work.effort.anew(bytes, time));
     let mut bundle = diff::bundle(manifest, diff, to.within(&work.effort));
     loop {
         let piece;

@@ -1,15 +1,18 @@
 //! How a supervisor starts with a sandbox that an earlier one left.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tracing::{info, warn};
 
+use crate::codebases;
 use crate::error::Error;
 use crate::execs::rejoin;
 use crate::lifecycle::handle::Handle;
 use crate::lifecycle::supervisor::{Fate, Supervisor};
 use crate::{execs::processes, ports};
 use sandkeep_core::{Next, Operation, State, Status, Trigger, with_causes};
+use sandkeep_guestlink::Guest;
 use sandkeep_home::Phase;
 
 impl Supervisor {
@@ -99,13 +102,24 @@ impl Supervisor {
         recorded
     }
 
+    /// Connects to the guest, and to the server of its codebase's rules. A sandbox without that server is ended.
+    async fn reconnect(&mut self) -> Result<Arc<dyn Guest>, Error> {
+        let (spec, terms) = (self.meta.spec.clone(), self.meta.terms.clone());
+        if let Err(error) = codebases::adopt(&self.shared, self.id(), &spec, &terms).await {
+            self.runtime.stop(self.id(), Duration::ZERO).await?;
+            return Err(error);
+        }
+        self.enter().await
+    }
+
     async fn reenter(&mut self, handle: &Arc<Handle>) {
         if !matches!(self.status().state(), State::Running | State::Paused) {
             return rejoin::lose_all(&self.shared, handle);
         }
-        match self.enter().await {
+        match self.reconnect().await {
             Ok(guest) => {
                 info!(id = %self.id(), "adopted a running sandbox");
+                self.reopen_network(handle).await;
                 self.rejoin(handle, guest).await;
                 let shared = Arc::clone(&self.shared);
                 self.shared.tasks.spawn(ports::reopen(shared, Arc::clone(handle)));

@@ -21,6 +21,8 @@ const REVERTS: &str = "reverts";
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Intent {
     snapshot: SnapshotId,
+    #[serde(default)]
+    of: Option<SandboxId>,
     /// As bytes, because a path need not be UTF-8.
     paths: Vec<Vec<u8>>,
     hidden: Vec<Vec<u8>>,
@@ -37,6 +39,7 @@ impl Intent {
         let bytes = |paths: &[TreePath]| paths.iter().map(|path| path.bytes().to_vec()).collect();
         Self {
             snapshot: request.snapshot.clone(),
+            of: request.of.clone(),
             paths: bytes(&request.paths),
             hidden: bytes(&request.hidden),
             woken,
@@ -65,6 +68,7 @@ impl Intent {
         };
         RevertRequest {
             snapshot: self.snapshot.clone(),
+            of: self.of.clone(),
             paths: paths(&self.paths),
             hidden: paths(&self.hidden),
             woken: self.woken,
@@ -129,6 +133,7 @@ mod tests {
         let id = SandboxId::random();
         let intent = |attempts| Intent {
             snapshot: SnapshotId::random(),
+            of: None,
             paths: Vec::new(),
             hidden: Vec::new(),
             woken: false,

@@ -5,11 +5,13 @@ use std::io;
 use tracing::warn;
 
 use super::Supervisor;
+use crate::codebases;
 use crate::error::Error;
 use sandkeep_core::failpoint;
 use sandkeep_home::{DataDir, HomeState, Phase};
 use sandkeep_image::Template;
 use sandkeep_runtime::{Plan, PlannedFiles, StoredFiles};
+use sandkeep_traces::{step, within};
 use sandkeep_tree::Root;
 
 impl Supervisor {
@@ -21,11 +23,14 @@ impl Supervisor {
 
     /// Launches a sandbox that already exists.
     pub(crate) async fn launch(&mut self, root: Option<Root>) -> Result<(), Error> {
-        let plan = self.plan(self.shared.template_of(&self.meta.spec)?.as_ref(), root);
-        self.runtime.create(&plan).await?;
+        self.install_certificate(root.as_ref()).await?;
+        let template = self.shared.template_of(&self.meta.spec)?;
+        let plan = self.plan(template.as_ref(), root).await?;
+        within(step!("runtime.create"), self.runtime.create(&plan)).await?;
         failpoint!("start.after_runtime_create");
-        self.runtime.start(&plan).await?;
+        within(step!("runtime.start"), self.runtime.start(&plan)).await?;
         failpoint!("start.after_launch");
+        self.open_network_or_end().await?;
         self.enter().await.map(|_| ())
     }
 
@@ -53,10 +58,31 @@ impl Supervisor {
         self.shared.blocking(renew).await
     }
 
+    /// Ends the server of its codebase's rules, if it has one; the sandbox does not run.
+    pub(crate) async fn end_server(&self) -> Result<(), Error> {
+        match self.meta.spec.codebase() {
+            Some(_) => codebases::end_server(&self.shared, self.id()).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The same where nothing else depends on it: the next launch or the destroy ends it too.
+    pub(crate) async fn end_server_or_warn(&self) {
+        if let Err(error) = self.end_server().await {
+            warn!(id = %self.id(), %error, "cannot end the server of a codebase's rules");
+        }
+    }
+
     /// `root` is that of its volume, if it has one.
-    pub(crate) fn plan(&self, template: &dyn Template, root: Option<Root>) -> Plan {
+    pub(crate) async fn plan(
+        &self,
+        template: &dyn Template,
+        root: Option<Root>,
+    ) -> Result<Plan, Error> {
+        let mounts =
+            codebases::mounts(&self.shared, self.id(), &self.meta.spec, &self.meta.terms).await?;
         let stored = |root| StoredFiles { root, binds: template.binds() };
-        Plan {
+        Ok(Plan {
             id: self.meta.id.clone(),
             labels: self.meta.labels(),
             files: root.map_or(PlannedFiles::Remote, |root| PlannedFiles::Stored(stored(root))),
@@ -64,7 +90,9 @@ impl Supervisor {
             privilege: self.meta.spec.privilege(),
             home: self.home.path().to_owned(),
             lifetime: self.shared.lifetime,
-        }
+            network: self.meta.terms.network.prepared.network,
+            mounts,
+        })
     }
 
     /// Writes the current `meta.json`.

@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use super::{EventLog, Segment, segment};
 use sandkeep_core::event::{Event, EventSeq};
@@ -212,8 +213,10 @@ pub struct Subscription {
     last: watch::Receiver<EventSeq>,
     /// Everything up to this one has been read.
     after: EventSeq,
-    /// `None` while a thread reads, and after whoever waited for that thread left.
+    /// `None` while a thread reads.
     cursor: Option<Cursor>,
+    /// The thread that reads. Whoever waited for it may have left; what it reads is not lost.
+    under_way: Option<JoinHandle<(Cursor, io::Result<Vec<Delivery>>)>>,
     read: VecDeque<Delivery>,
     /// Everything up to this one has been handed over, or is in no file.
     position: EventSeq,
@@ -232,7 +235,8 @@ impl Delivery {
 impl Subscription {
     pub(super) fn new(log: &Arc<EventLog>, after: EventSeq) -> Self {
         let (log, last) = (Arc::clone(log), log.watch_last());
-        Self { log, last, after, cursor: None, read: VecDeque::new(), position: after }
+        let (cursor, under_way, read) = (None, None, VecDeque::new());
+        Self { log, last, after, cursor, under_way, read, position: after }
     }
 
     /// Where a reader that continues later has to begin: everything up to this one has been handed over.
@@ -266,17 +270,30 @@ impl Subscription {
         }
     }
 
+    /// Cancel-safe: a reader that is interrupted all the time, while each read takes long, gets on all the same.
     async fn read_more(&mut self) -> io::Result<()> {
-        let mut cursor = self.cursor.take().unwrap_or_else(|| Cursor::new(self.after));
-        let log = Arc::clone(&self.log);
-        let read = tokio::task::spawn_blocking(move || {
-            let batch = cursor.read(&log);
-            (cursor, batch)
-        });
-        let (cursor, batch) = read.await.map_err(io::Error::other)?;
-        self.read.extend(batch?);
-        self.after = cursor.after();
-        self.cursor = Some(cursor);
-        Ok(())
+        loop {
+            let is_resumed = self.under_way.is_some();
+            let under_way = self.under_way.get_or_insert_with(|| {
+                let mut cursor = self.cursor.take().unwrap_or_else(|| Cursor::new(self.after));
+                let log = Arc::clone(&self.log);
+                tokio::task::spawn_blocking(move || {
+                    let batch = cursor.read(&log);
+                    (cursor, batch)
+                })
+            });
+            let read = under_way.await;
+            self.under_way = None;
+            let (cursor, batch) = read.map_err(io::Error::other)?;
+            self.after = cursor.after();
+            self.cursor = Some(cursor);
+            let batch = batch?;
+            // It looked before this caller came: there may be more by now.
+            if is_resumed && batch.is_empty() {
+                continue;
+            }
+            self.read.extend(batch);
+            return Ok(());
+        }
     }
 }

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use sandkeep_core::TraceParent;
 use sandkeep_core::event::{Event, EventKind, EventSeq, Subject};
 use sandkeep_home::names;
 
@@ -98,10 +99,15 @@ struct Body<'a> {
     subject: &'a Subject,
     #[serde(flatten)]
     kind: &'a EventKind,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    traceparent: Option<TraceParent>,
 }
 
+/// An event that happens now, where its request stands in its trace.
 pub fn encode(at: Timestamp, subject: &Subject, kind: &EventKind) -> Vec<u8> {
-    serde_json::to_vec(&Body { at, subject, kind }).expect("an event holds strings and numbers")
+    let traceparent = sandkeep_traces::current();
+    serde_json::to_vec(&Body { at, subject, kind, traceparent })
+        .expect("an event holds strings and numbers")
 }
 
 /// The line of an event, which gets its number only when its place is certain.

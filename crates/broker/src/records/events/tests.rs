@@ -451,3 +451,30 @@ async fn a_reader_that_is_interrupted_at_any_time_misses_nothing() {
     }
     writing.join().expect("no panic");
 }
+
+#[tokio::test]
+async fn a_reader_that_is_interrupted_all_the_time_gets_on_and_misses_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = open(dir.path(), BOOT, LogBounds::default());
+    append_all(&log, 1..=3_000);
+    let (mut reader, mut found) = (log.subscribe(Some(EventSeq::START)), Vec::new());
+    let read = async {
+        while found.len() < 6_000 {
+            tokio::select! {
+                biased;
+                next = reader.next() => match next.expect("a readable log") {
+                    Delivery::Event(event) => found.push(*event),
+                    Delivery::Gap { oldest, .. } => panic!("a gap before {oldest}"),
+                },
+                // It leaves as soon as it has to wait.
+                () = tokio::task::yield_now() => {}
+            }
+            if found.len() == 3_000 && log.last().get() == 3_000 {
+                append_all(&log, 3_001..=6_000);
+            }
+        }
+    };
+    let bounded = tokio::time::timeout(std::time::Duration::from_secs(120), read).await;
+    bounded.expect("it gets on");
+    assert_eq!(numbers(&found), (1..=6_000).collect::<Vec<u64>>());
+}

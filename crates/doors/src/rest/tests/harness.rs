@@ -12,7 +12,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::Front;
 use crate::auth::Auth;
 use crate::kit::Origins;
-use sandkeep_broker::{Broker, LocalDirectory, Parts, Policy, SystemClock, telemetry::Telemetry};
+use sandkeep_broker::{
+    Broker, Egress, LocalDirectory, Parts, Policy, SystemClock, telemetry::Telemetry,
+};
 use sandkeep_core::{Privilege, SandboxId};
 use sandkeep_guestlink::journal::JournalLimits;
 use sandkeep_home::DataDir;
@@ -78,6 +80,7 @@ pub async fn broker(dir: &tempfile::TempDir) -> Broker {
         journal: JournalLimits::default(),
         telemetry: Arc::new(Telemetry::default()),
         policy: Policy::default(),
+        egress: Egress::built_in(),
         clock: Arc::new(SystemClock),
         data,
     })
@@ -97,7 +100,7 @@ impl Daemon {
         let auth = Auth::open(dir.path(), Arc::new(directory), None).await.expect("an empty store");
         let domain = "localhost".to_owned();
         let origins = Origins::default();
-        let front = Front { auth: Arc::new(auth), origins, tls: None, domain };
+        let front = Front { origins, domain, ..Front::new(Arc::new(auth)) };
         let served = tokio::spawn(front.serve(listener, broker, stopped));
         sandkeep_outgoing::crypto::provide();
         let http = reqwest::Client::builder().no_proxy().build().expect("a client");

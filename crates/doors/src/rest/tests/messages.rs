@@ -27,7 +27,8 @@ async fn house() -> House {
     let directory = LocalDirectory::new(Arc::new(MemoryStore::new()), "node");
     let auth = Arc::new(Auth::open(dir.path(), Arc::new(directory), None).await.expect("empty"));
     let (origins, domain) = (Origins::default(), "localhost".to_owned());
-    let front = Front { auth: Arc::clone(&auth), origins, tls: None, domain };
+    let auth_of_front = Arc::clone(&auth);
+    let front = Front { origins, domain, ..Front::new(auth_of_front) };
     House { auth, messages: front.messages(broker, None), _dir: dir }
 }
 

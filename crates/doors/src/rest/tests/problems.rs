@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 use super::harness::{Answer, Daemon};
 use crate::kit::Refusal;
 use crate::rest::problem::{Problem, status_of};
-use sandkeep_broker::error::Error;
+use sandkeep_broker::error::{AskError, Error, GatewayError};
+use sandkeep_core::network::OverCeiling;
 use sandkeep_core::{
     ExecId, SandboxId, ShellId, SnapshotId, SnapshotName, State, Verb,
     limits::{BODY_MAX_BYTES, GUEST_ANSWER},
@@ -162,7 +163,7 @@ fn errors() -> Vec<Error> {
         Error::TemplateInUse { name: "x".to_owned(), users: vec![id()] },
         Error::TemplateShared { name: "x".to_owned() },
         Error::SourceInvalid { problem: "why".to_owned() },
-        Error::SourceForbidden { path: "/x".to_owned() },
+        Error::SourceForbidden { path: "/x".to_owned(), setting: "source_roots" },
         Error::SourceUnavailable { problem: "why".to_owned() },
         Error::UploadTooLarge { limit_bytes: 7 },
         Error::StorageLacks { what: "disk_mb", needs: "disk_quota", storage },
@@ -191,6 +192,12 @@ fn errors() -> Vec<Error> {
         Error::SandboxFailed { id: id(), reason: "why".to_owned() },
         Error::DataDirInUse { path: "/d".to_owned(), pid: Some(7) },
         Error::DataDir { path: "/d".to_owned(), source: io() },
+        Error::OverCeiling(OverCeiling::NoNetwork),
+        Error::Gateway { id: id(), source: GatewayError::Sockets(io()) },
+        Error::Secrets { problem: "why".to_owned() },
+        Error::NetworkAsk(AskError::Unknown(1)),
+        Error::NetworkAsk(AskError::DoesNotAsk),
+        Error::NetworkAsk(AskError::TooMany),
         Error::ShuttingDown,
         StoreError::Exists { current: Revision(1) }.into(),
         StoreError::Conflict { current: None }.into(),
@@ -209,6 +216,7 @@ fn errors() -> Vec<Error> {
         StorageError::Unusable { storage, reason: "why".to_owned() }.into(),
         StorageError::Io { storage, what: "write".to_owned(), source: io() }.into(),
         RuntimeError::Unsupported { runtime, what }.into(),
+        RuntimeError::NoNetwork { runtime, reason: "why".to_owned() }.into(),
         RuntimeError::NotFound { runtime, id: id() }.into(),
         RuntimeError::NotRunning { id: id() }.into(),
         RuntimeError::Io { runtime, what: "start".to_owned(), source: io() }.into(),

@@ -28,6 +28,8 @@ pub struct Plan {
     pub conflicts: Vec<Conflict>,
     /// Directories that are kept, because the caller has files of its own in them.
     pub kept: Vec<TreePath>,
+    /// From where to where files were renamed; both halves are steps.
+    pub renamed: Vec<(TreePath, TreePath)>,
     /// How many changes were not looked at, because ignore files name them.
     pub ignored: usize,
 }
@@ -274,6 +276,7 @@ impl Planning<'_> {
                 _ => within_first,
             })
         });
+        self.plan.renamed = self.renamed;
         Ok(self.plan)
     }
 

@@ -22,6 +22,8 @@ use sandkeep_tree::{TreePath, beneath, untrusted};
 /// The private directory.
 pub const PLACE: &str = ".sandkeep-apply";
 const JOURNAL: &str = "journal";
+/// How a file of our own is opened to be read.
+const NEW_READ: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Whether an earlier run was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +92,34 @@ impl Staging {
 
     pub fn link(&self, step: usize, target: &[u8]) -> io::Result<()> {
         Ok(symlinkat(target, &self.place, new_name(step))?)
+    }
+
+    /// What was written for a step; `None` if it is larger than this.
+    pub fn content(&self, step: usize, max: u64) -> io::Result<Option<Vec<u8>>> {
+        let file = File::from(openat(&self.place, new_name(step), NEW_READ, Mode::empty())?);
+        if file.metadata()?.len() > max {
+            return Ok(None);
+        }
+        let mut content = Vec::new();
+        file.take(max).read_to_end(&mut content)?;
+        Ok(Some(content))
+    }
+
+    /// Writes something else for a step.
+    pub fn rewrite(&self, step: usize, content: &[u8]) -> io::Result<()> {
+        let name = new_name(step);
+        let mode = statat(&self.place, &name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode & 0o7777;
+        unlinkat(&self.place, &name, AtFlags::empty())?;
+        self.file(step, mode)?.write_all(content)
+    }
+
+    /// A step has another number from now on, which no other one has.
+    pub fn renumber(&self, from: usize, to: usize) -> io::Result<()> {
+        if from == to {
+            return Ok(());
+        }
+        // Not every step has a file.
+        Ok(unless_gone(renameat(&self.place, new_name(from), &self.place, new_name(to)))?)
     }
 
     /// Takes all steps, or none.

@@ -55,7 +55,13 @@ impl World {
     ) -> Result<Report, ApplyError> {
         let directory = open(self.home.path()).expect("a directory");
         let guard = Guard::Refuse(self.home.path().to_owned());
-        bring(bundle, directory, &TreePath::default(), intent, &Rules { selection, guard })
+        bring(
+            bundle,
+            directory,
+            &TreePath::default(),
+            intent,
+            &Rules { selection, guard, asks: Asks::Nothing },
+        )
     }
 }
 
@@ -379,7 +385,7 @@ fn nothing_is_brought_home_beside_a_hook() {
     assert_eq!(held(home), before, "something was changed");
     let directory = open(home).expect("a directory");
     let top = TreePath::default();
-    let rules = Rules { selection: Selection::all(), guard: Guard::Allow };
+    let rules = Rules { selection: Selection::all(), guard: Guard::Allow, asks: Asks::Nothing };
     bring(world.bundle().as_slice(), directory, &top, Intent::Apply, &rules).expect("asked for");
     assert_eq!(held(home), held(after));
 }

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use indicatif::ProgressBar;
 use reqwest::Response;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 use toolbox::{
     ArchiveEntry, DATA_MAX, EntryKind, Ownership, Replacement, archive_entries, unpack_into,
 };
@@ -28,6 +29,7 @@ pub async fn copy(
     source: &Remote,
     target: &End,
     guard: GuardArgs,
+    stop: &CancellationToken,
 ) -> Result<Exit, Failure> {
     let (files, query) = source.resolve(client).await?;
     let bar = bar();
@@ -37,15 +39,23 @@ pub async fn copy(
         End::Standard => {
             let what = if is_directory { "/archive" } else { "" };
             let answer = client.get_bytes(&format!("{files}{what}"), &query).await?;
-            to_stdout(client, answer).await?;
+            to_stdout(Answer { client, answer, stop }).await?;
         }
         End::Local(target) if is_directory => {
             let answer = client.get_bytes(&format!("{files}/archive"), &query).await?;
             bar.set_length(header(&answer, "x-sandkeep-archive-bytes").unwrap_or(0));
             let directory = directory_for(source, target)?;
-            let unpacked = tree(client, answer, &directory.path, &bar, guard).await;
-            if let (Err(Failure::ToolConfig(_)), Made::Now) = (&unpacked, directory.made) {
-                let _ = fs::remove_dir(&directory.path);
+            let answer = Answer { client, answer, stop };
+            let unpacked = tree(answer, &directory.path, &bar, guard).await;
+            match (&unpacked, directory.made) {
+                (Err(Failure::ToolConfig(_)), Made::Now) => {
+                    let _ = fs::remove_dir(&directory.path);
+                }
+                // All of it came from this copy.
+                (Err(Failure::Interrupted), Made::Now) => {
+                    let _ = fs::remove_dir_all(&directory.path);
+                }
+                _ => {}
             }
             unpacked?;
         }
@@ -55,7 +65,7 @@ pub async fn copy(
             let mode = mode_of(client, &files, &query).await?;
             let answer = client.get_bytes(&files, &query).await?;
             bar.set_length(header(&answer, "content-length").unwrap_or(0));
-            file(client, answer, &path, mode, &bar).await?;
+            file(Answer { client, answer, stop }, &path, mode, &bar).await?;
         }
         End::Remote(_) => {}
     }
@@ -145,27 +155,39 @@ fn directory_for(source: &Remote, target: &Path) -> Result<Directory, Failure> {
     }
 }
 
-async fn to_stdout(client: &Client, mut answer: Response) -> Result<(), Failure> {
+/// An answer that is read until somebody asks to stop.
+pub struct Answer<'a> {
+    pub client: &'a Client,
+    pub answer: Response,
+    pub stop: &'a CancellationToken,
+}
+
+impl Answer<'_> {
+    async fn chunk(&mut self) -> Result<Option<Bytes>, Failure> {
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => Err(Failure::Interrupted),
+            chunk = self.answer.chunk() => Ok(chunk.map_err(|error| self.client.broke_off(error))?),
+        }
+    }
+}
+
+pub async fn to_stdout(mut answer: Answer<'_>) -> Result<(), Failure> {
     let mut stdout = io::stdout();
-    while let Some(bytes) = chunk(client, &mut answer).await? {
+    while let Some(bytes) = answer.chunk().await? {
         stdout.write_all(&bytes).map_err(Failure::system("write to stdout"))?;
     }
     stdout.flush().map_err(Failure::system("write to stdout"))
 }
 
-async fn chunk(client: &Client, answer: &mut Response) -> Result<Option<Bytes>, Failure> {
-    Ok(answer.chunk().await.map_err(|error| client.broke_off(error))?)
-}
-
 async fn file(
-    client: &Client,
-    mut answer: Response,
+    mut answer: Answer<'_>,
     target: &Path,
     mode: Option<u32>,
     bar: &ProgressBar,
 ) -> Result<(), Failure> {
     let mut replacement = Replacement::of(target)?;
-    while let Some(bytes) = chunk(client, &mut answer).await? {
+    while let Some(bytes) = answer.chunk().await? {
         replacement.write(&bytes)?;
         bar.inc(bytes.len() as u64);
     }
@@ -176,8 +198,7 @@ async fn file(
 
 /// Unpacks on a thread that may block, as fast as data arrives.
 async fn tree(
-    client: &Client,
-    mut answer: Response,
+    mut answer: Answer<'_>,
     directory: &Path,
     bar: &ProgressBar,
     guard: GuardArgs,
@@ -188,7 +209,7 @@ async fn tree(
         unpack(&root, &guard, &mut Pieces { receiver, held: Bytes::new() })
     });
     let broken = loop {
-        match chunk(client, &mut answer).await {
+        match answer.chunk().await {
             Ok(Some(bytes)) => {
                 bar.inc(bytes.len() as u64);
                 // The reason why the receiver stopped is reported below.

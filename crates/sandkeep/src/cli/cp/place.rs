@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
 use crate::cli::failure::Failure;
-use sandkeep_core::{SandboxId, SandboxName};
+use sandkeep_core::{CodebaseRef, SandboxId, SandboxName};
 
 pub enum End {
     Local(PathBuf),
@@ -17,15 +17,33 @@ pub enum End {
     Standard,
 }
 
-/// A path in a sandbox.
+/// A path in a sandbox, or in a codebase.
 pub struct Remote {
-    /// Its name, its id, or the beginning of its id.
+    pub of: Whose,
+    /// Its name, its id, or, for a sandbox, the beginning of its id.
     pub sandbox: String,
     pub path: Vec<u8>,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    Sandbox,
+    Codebase,
+}
+
+impl Whose {
+    fn has_name(self, text: &str) -> bool {
+        match self {
+            Self::Sandbox => {
+                text.parse::<SandboxId>().is_ok() || text.parse::<SandboxName>().is_ok()
+            }
+            Self::Codebase => text.parse::<CodebaseRef>().is_ok(),
+        }
+    }
+}
+
 impl End {
-    pub fn read(text: OsString) -> Result<Self, Failure> {
+    pub fn read(text: OsString, of: Whose) -> Result<Self, Failure> {
         if text == "-" {
             return Ok(Self::Standard);
         }
@@ -35,7 +53,7 @@ impl End {
         let split = split.filter(|at| bytes[*at] == b':');
         let named = split.and_then(|at| std::str::from_utf8(&bytes[..at]).ok());
         let (Some(sandbox), Some(at)) = (named, split) else { return Ok(Self::Local(text.into())) };
-        if sandbox.parse::<SandboxId>().is_err() && sandbox.parse::<SandboxName>().is_err() {
+        if !of.has_name(sandbox) {
             return Ok(Self::Local(text.into()));
         }
         let path = bytes[at + 1..].to_vec();
@@ -44,7 +62,7 @@ impl End {
                 format!("{sandbox}: names no path; write {sandbox}:. for its working directory");
             return Err(Failure::Usage { problem });
         }
-        Ok(Self::Remote(Remote { sandbox: sandbox.to_owned(), path }))
+        Ok(Self::Remote(Remote { of, sandbox: sandbox.to_owned(), path }))
     }
 }
 
@@ -56,7 +74,7 @@ impl Remote {
     /// The same with a name appended.
     pub fn join(&self, name: &OsStr) -> Self {
         let path = self.as_path().join(name).into_os_string().into_vec();
-        Self { sandbox: self.sandbox.clone(), path }
+        Self { of: self.of, sandbox: self.sandbox.clone(), path }
     }
 
     /// For a query: every other byte is percent-encoded.
@@ -89,7 +107,7 @@ mod tests {
     use super::*;
 
     fn remote(text: &str) -> Option<(String, String)> {
-        match End::read(text.into()) {
+        match End::read(text.into(), Whose::Sandbox) {
             Ok(End::Remote(remote)) => Some((remote.sandbox.clone(), remote.encoded())),
             Ok(End::Local(_) | End::Standard) | Err(_) => None,
         }

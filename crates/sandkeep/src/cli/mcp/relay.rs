@@ -1,43 +1,94 @@
 //! Forwards calls to a remote daemon. The caller is the owner of the client's API key.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use async_trait::async_trait;
 use futures_util::{StreamExt as _, stream};
 use rmcp::model::Extensions;
 use serde::Serialize;
 use serde_json::Value;
+use tokio::sync::Mutex;
 
 use crate::cli::failure;
 use sandkeep_client::{Client, Error};
 use sandkeep_core::api::{FilePath, ToolEvent};
-use sandkeep_core::{SandboxId, SpecDraft, State};
-use sandkeep_doors::mcp::{
-    Backend, Call, DEFAULT_SLOT, Failure, Given, Telling, ToolCall, ToolEvents,
-};
+use sandkeep_core::{SandboxId, SandboxName, SpecDraft, State};
+use sandkeep_doors::mcp::{Backend, Call, Failure, Given, Telling, ToolCall, ToolEvents};
 
 pub struct Relay {
     client: Client,
-    /// The default sandbox, once it was requested.
-    default: Mutex<Option<SandboxId>>,
+    default: Arc<DefaultSandbox>,
+}
+
+/// The sandbox for calls that name none.
+pub struct DefaultSandbox {
+    /// What it is made as.
+    spec: SpecDraft,
+    /// If it has a name, it may be there already, and it stays.
+    name: Option<SandboxName>,
+    /// Once it was needed. Calls that come at once must not make several.
+    known: Mutex<Option<SandboxId>>,
+    own: std::sync::Mutex<Option<SandboxId>>,
+}
+
+impl DefaultSandbox {
+    pub fn new(spec: SpecDraft, name: Option<SandboxName>) -> Self {
+        let spec = SpecDraft { name: name.clone(), ..spec };
+        Self { spec, name, known: Mutex::new(None), own: std::sync::Mutex::new(None) }
+    }
+
+    /// The sandbox that ends with the session.
+    pub fn to_destroy(&self) -> Option<SandboxId> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    async fn made(&self, client: &Client) -> Result<SandboxId, Error> {
+        if let Some(name) = &self.name {
+            match client.resolve(name.as_str()).await {
+                Ok(id) => return awake(client, id).await,
+                Err(error) if error.code() == Some("not_found") => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let id = client.create(&self.spec).await?.id;
+        if self.name.is_none() {
+            *self.own.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.clone());
+        }
+        Ok(id)
+    }
+}
+
+/// Starts or resumes a sandbox that does not run.
+async fn awake(client: &Client, id: SandboxId) -> Result<SandboxId, Error> {
+    match client.sandbox(&id).await?.state {
+        State::Stopped | State::Failed => drop(client.start(&id).await?),
+        State::Paused => drop(client.resume(&id).await?),
+        State::Running | State::Creating | State::Destroying => {}
+    }
+    Ok(id)
 }
 
 impl Relay {
-    pub fn new(client: Client) -> Self {
-        Self { client, default: Mutex::new(None) }
+    pub fn new(client: Client, default: Arc<DefaultSandbox>) -> Self {
+        Self { client, default }
     }
 
     /// Whether a sandbox can be used as it is.
     async fn is_running(&self, id: &SandboxId) -> Result<bool, Failure> {
-        match self.client.sandbox(id).await {
+        match self.client().sandbox(id).await {
             Ok(sandbox) => Ok(sandbox.state == State::Running && sandbox.operation.is_none()),
             Err(Error::Refused(_)) => Ok(false),
             Err(error) => Err(failed(error)),
         }
     }
 
+    /// Requests are steps of the trace of the call at hand.
+    fn client(&self) -> Client {
+        self.client.traced(sandkeep_traces::current())
+    }
+
     async fn carry_out(&self, call: Call) -> Result<Value, Error> {
-        let client = &self.client;
+        let client = &self.client();
         match call {
             Call::CreateSandbox(spec) => json(client.create(&spec).await?),
             Call::ListSandboxes(asked) => json(client.sandbox_page(&asked).await?),
@@ -70,8 +121,10 @@ impl Relay {
             Call::SealTurn(id, asked) => json(client.seal_turn(&id, &asked).await?),
             Call::Rollback(id, asked) => json(client.rollback(&id, &asked).await?),
             Call::Fork(id, asked) => json(client.fork(&id, &asked).await?),
+            Call::Race(id, asked) => json(client.race(&id, &asked).await?),
             Call::Diff(id, asked) => client.diff(&id, &asked).await,
             Call::Revert(id, asked) => json(client.revert(&id, &asked).await?),
+            Call::AskForNetwork(id, asked) => json(client.ask_for_network(&id, &asked).await?),
         }
     }
 }
@@ -79,21 +132,25 @@ impl Relay {
 #[async_trait]
 impl Backend for Relay {
     async fn default_sandbox(&self, _: &Extensions) -> Result<SandboxId, Failure> {
-        let default = || self.default.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = default().clone();
-        if let Some(id) = known
-            && self.is_running(&id).await?
-        {
-            return Ok(id);
+        let mut known = self.default.known.lock().await;
+        if let Some(id) = known.as_ref() {
+            if self.is_running(id).await? {
+                return Ok(id.clone());
+            }
+            match awake(&self.client(), id.clone()).await {
+                Ok(id) => return Ok(id),
+                // It is gone, and there is a new one.
+                Err(error) if error.code() == Some("not_found") => {}
+                Err(error) => return Err(failed(error)),
+            }
         }
-        let spec = SpecDraft { slot: DEFAULT_SLOT.parse().ok(), ..SpecDraft::default() };
-        let id = self.client.ensure(&spec).await.map_err(failed)?.sandbox.id;
-        *default() = Some(id.clone());
+        let id = self.default.made(&self.client()).await.map_err(failed)?;
+        *known = Some(id.clone());
         Ok(id)
     }
 
     async fn named(&self, name: &str, _: &Extensions) -> Result<SandboxId, Failure> {
-        self.client.resolve(name).await.map_err(failed)
+        self.client().resolve(name).await.map_err(failed)
     }
 
     async fn call(&self, call: Call, _: &Extensions) -> Result<Value, Failure> {
@@ -107,7 +164,7 @@ impl Backend for Relay {
         _: &Extensions,
     ) -> Result<ToolEvents, Failure> {
         let ToolCall { sandbox, name, arguments: Given(arguments) } = call;
-        let (client, name) = (&self.client, name.as_str());
+        let (client, name) = (&self.client(), name.as_str());
         match telling {
             Telling::AtTheEnd => {
                 let answer = client.tool(&sandbox, name, &arguments).await.map_err(failed)?;
@@ -131,7 +188,7 @@ impl Backend for Relay {
         _: &Extensions,
     ) -> Result<Vec<u8>, Failure> {
         let file = FilePath { path: path.to_owned() };
-        self.client.read_file(sandbox, &file).await.map_err(failed)
+        self.client().read_file(sandbox, &file).await.map_err(failed)
     }
 }
 

@@ -5,8 +5,8 @@
 
 use serde_json::{Value, json};
 
-use super::Args;
 use super::signals::Signals;
+use super::{Args, ask};
 use crate::cli::awaited::{Awaited, Piped};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
@@ -16,9 +16,21 @@ use sandkeep_core::api::Sandbox;
 use sandkeep_core::{ExecId, SandboxId, limits::RUN_ABANDONED};
 
 pub async fn run(mut args: Args, client: &Client) -> Result<Exit, Failure> {
+    if let Some(option) = args.afterwards.given() {
+        let problem = format!(
+            "{option} is for a run without a daemon; there, changes are in the codebase at once \
+             (sandkeep codebase apply)"
+        );
+        return Err(Failure::Usage { problem });
+    }
     let mut signals = Signals::listen()?;
+    let terminal = args.terminal()?;
     let source = std::mem::take(&mut args.spec.source);
-    let piped = if source.takes_stdin() { Piped::NotAtAll } else { Piped::AsItComes };
+    let piped = if source.takes_stdin() || args.asks_on_stdin() {
+        Piped::NotAtAll
+    } else {
+        Piped::AsItComes
+    };
     let source = source.send(client).await?;
     let mut body = args.spec.into_json()?;
     body.as_object_mut().expect("it was made as an object").extend(
@@ -39,7 +51,15 @@ pub async fn run(mut args: Args, client: &Client) -> Result<Exit, Failure> {
             exec["cwd"] = json!(args.exec.cwd);
             exec["user"] = json!(args.exec.user);
             exec["timeout_ms"] = json!(args.exec.timeout_ms());
-            execute(&id, exec, piped, &mut signals, client).await
+            let asked = async {
+                let Some(terminal) = terminal else { return std::future::pending().await };
+                ask::about(ask::Keeper::Daemon(client.clone()), id.clone(), terminal).await;
+                std::future::pending().await
+            };
+            tokio::select! {
+                ended = execute(&id, exec, piped, &mut signals, client) => ended,
+                never = asked => never,
+            }
         }
         // It was destroyed again.
         Err(failure) => return Err(failure),

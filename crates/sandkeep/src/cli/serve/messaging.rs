@@ -131,15 +131,20 @@ pub async fn check(settings: &Settings) -> Option<Check> {
     }
 }
 
-/// The labels that events need for Urule.
+/// The labels that events need for Urule and PURISTA.
 pub fn event_labels(settings: &Settings) -> Vec<String> {
+    let mut labels: Vec<String> = Vec::new();
     #[cfg(feature = "nats")]
     if settings.nats.url.is_some() && settings.urule.events != UruleEvents::Off {
-        return urule::SESSION_LABELS.map(str::to_owned).to_vec();
+        labels.extend(urule::SESSION_LABELS.map(str::to_owned));
     }
-    #[cfg(not(feature = "nats"))]
-    let _ = settings;
-    Vec::new()
+    #[cfg(feature = "purista")]
+    if settings.purista.enabled {
+        labels.push(sandkeep_commands::purista::EVENT_LABEL.to_owned());
+    }
+    // A build without NATS needs none.
+    let _ = (settings, &mut labels);
+    labels
 }
 
 #[cfg(feature = "nats")]

@@ -19,6 +19,7 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::{Format, print};
 use sandkeep_client::{Client, Error, Lines, Problem};
+use sandkeep_core::api::BUILD_SAID_LAST;
 use sandkeep_core::{
     TemplateName,
     api::Template,
@@ -244,7 +245,13 @@ async fn follow(mut lines: Lines, client: &Client, format: Format) -> Result<Exi
     match (last.template, last.problem) {
         (Some(template), _) if format.json => print::json(&template)?,
         (Some(template), _) => print::line(&client.read::<Template>(template)?.name)?,
-        (None, Some(problem)) => return Err(Error::Refused(problem).into()),
+        (None, Some(mut problem)) => {
+            // It was printed when it came.
+            if let Some((why, _)) = problem.detail.split_once(BUILD_SAID_LAST) {
+                problem.detail = why.to_owned();
+            }
+            return Err(Error::Refused(problem).into());
+        }
         (None, None) => {
             return Err(client.not_sandkeep(format!("an event {:?}", last.r#type)).into());
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::Place;
 use crate::daemon;
-use crate::support::{Ran, binary, run_with_stdin};
+use crate::support::{Patience, Ran, binary, run_with_stdin, until};
 
 fn cp(place: &Place<'_>, source: &str, target: &str) -> Ran {
     let mut command = binary();
@@ -126,4 +126,26 @@ fn what_a_sandbox_sends_stays_beneath_the_directory_it_is_copied_to() {
     let ran = cp(&place, &place.at("t/."), &shown(&target));
     assert_eq!(ran.code, 1, "{ran:?}");
     assert_eq!(fs::read_dir(&outside).expect("it is there").count(), 0);
+}
+
+#[test]
+fn a_copy_that_is_interrupted_leaves_nothing() {
+    let daemon = daemon!();
+    let id = daemon.create();
+    daemon.sh(&id, "mkdir ~/tree; truncate -s 2G ~/one ~/tree/large").ok();
+    let place = tempfile::tempdir().expect("a temp dir");
+    let entries = |path: &std::path::Path| std::fs::read_dir(path).expect("it is there").count();
+    for (what, to) in [("one", "one"), ("tree", "new")] {
+        let mut command = binary();
+        command.env("SANDKEEP_URL", daemon.url()).arg("cp").arg(format!("{id}:{what}"));
+        let mut child = command.arg(place.path().join(to)).spawn().expect("the binary runs");
+        until("it has begun", Patience::Short, || entries(place.path()) > 0);
+        rustix::process::kill_process(
+            rustix::process::Pid::from_child(&child),
+            rustix::process::Signal::INT,
+        )
+        .expect("it is our child");
+        assert!(!child.wait().expect("it ends").success(), "2 GiB were copied before it was told");
+        assert_eq!(entries(place.path()), 0, "{what}");
+    }
 }

@@ -261,6 +261,45 @@ fn after_kill_9_and_loss_of_the_registry_the_owner_and_the_scope_are_known() {
 }
 
 #[test]
+fn what_happens_without_a_connection_is_told_later_also_by_the_next_daemon() {
+    skip_if!(obstacle());
+    skip_if!(missing());
+    let mut server = Server::start();
+    let caller = Caller::new(&server);
+    let mut daemon = server.daemon(&ON);
+    made(&caller);
+    let id = only(&daemon);
+    drop(caller);
+    server.kill();
+    daemon.destroy(&id);
+    daemon.kill_9();
+    server.start_again();
+    let caller = Caller::new(&server);
+    let mut events = caller.subscribe("purista.custom_message.>");
+    daemon.start_again(&server.setup(&ON));
+    let told = json_of(&caller.wait(events.next()).expect("it is told"));
+    assert_eq!(
+        (&told["eventName"], &told["tenantId"]),
+        (&json!("SandboxDestroyed"), &json!("acme"))
+    );
+    assert_eq!(told["payload"]["userId"], "ann");
+    assert_eq!(told["id"].as_str().map(str::len), Some(32));
+    // It was told, so the next daemon does not tell it again.
+    let position = daemon.data_dir().join("events/positions/purista");
+    until("that is written down", Patience::Long, || {
+        let last = crate::events::all(&daemon).last().map_or(0, |event| event.seq.get());
+        std::fs::read_to_string(&position).is_ok_and(|text| text.trim() == last.to_string())
+    });
+    daemon.stop();
+    daemon.start_again(&server.setup(&ON));
+    wait_for_answers(&daemon);
+    made(&caller);
+    let next = json_of(&caller.wait(events.next()).expect("it is told"));
+    assert_eq!(next["eventName"], "SandboxStarted", "{next}");
+    daemon.destroy(&only(&daemon));
+}
+
+#[test]
 fn purista_is_refused_without_trust() {
     let ran = crate::support::binary()
         .args(["config", "--nats-url", "nats://127.0.0.1:1", "--purista-enabled"])

@@ -10,7 +10,7 @@ use sandkeep_nats::async_nats::{Client, ConnectOptions, HeaderMap, Message, Requ
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::support::{Daemon, Patience, Setup, until};
+use crate::support::{Daemon, Patience, Setup, until, until_some};
 
 /// As long as anything may take that is waited for.
 pub const WAIT: Duration = Duration::from_secs(120);
@@ -35,10 +35,29 @@ impl Server {
         Self::start_with(&["-c", config.to_str().expect("a plain path")])
     }
 
+    pub fn kill(&mut self) {
+        self.child.kill().expect("it is our child");
+        self.child.wait().expect("it is our child");
+    }
+
+    /// Starts it again where it was.
+    pub fn start_again(&mut self) {
+        let port = self.url.rsplit(':').next().expect("a port").to_owned();
+        // Another process may have the port for a moment.
+        let again = until_some("the port is free", Patience::Long, || Self::try_start(&port, &[]));
+        let old = std::mem::replace(self, again);
+        drop(old);
+    }
+
     /// On a free port, which it says.
     fn start_with(arguments: &[&str]) -> Self {
+        Self::try_start("-1", arguments).expect("it listens")
+    }
+
+    /// `None` if it ends at once.
+    fn try_start(port: &str, arguments: &[&str]) -> Option<Self> {
         let mut child = Command::new("nats-server")
-            .args(["-a", "127.0.0.1", "-p", "-1"])
+            .args(["-a", "127.0.0.1", "-p", port])
             .args(arguments)
             .stderr(Stdio::piped())
             .spawn()
@@ -53,8 +72,14 @@ impl Server {
                 }
             }
         });
-        let address = told.recv_timeout(WAIT).expect("it listens");
-        Self { child, url: format!("nats://{address}") }
+        match told.recv_timeout(WAIT) {
+            Ok(address) => Some(Self { child, url: format!("nats://{address}") }),
+            Err(_) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                None
+            }
+        }
     }
 
     /// How a daemon is told of it.

@@ -9,36 +9,36 @@ use crate::skip_if;
 use crate::support::{Daemon, obstacle};
 
 /// A daemon with a key, and what to call it with.
-struct House {
-    key: String,
-    caller: Caller,
-    daemon: Daemon,
-    _server: Server,
+pub struct House {
+    pub key: String,
+    pub caller: Caller,
+    pub daemon: Daemon,
+    pub server: Server,
 }
 
 impl House {
-    fn open(more: &[&str]) -> Self {
+    pub fn open(more: &[&str]) -> Self {
         let server = Server::start();
         let setup = server.setup(&[&["--nats-commands"], more].concat());
         let daemon = with_admin(&setup);
         wait_for_answers(&daemon);
         let key = key_of(&create_key(&daemon.data_dir(), "acme", "ann", &[])).to_owned();
-        Self { key, caller: Caller::new(&server), daemon, _server: server }
+        Self { key, caller: Caller::new(&server), daemon, server }
     }
 
-    fn ask(&self, verb: &str, headers: &[(&str, &str)], body: &Value) -> (u16, Value) {
+    pub fn ask(&self, verb: &str, headers: &[(&str, &str)], body: &Value) -> (u16, Value) {
         let headers = [&[("X-API-Key", self.key.as_str())], headers].concat();
         self.ask_as(&format!("sandkeep.v1.{verb}"), &headers, body)
     }
 
-    fn ask_as(&self, subject: &str, headers: &[(&str, &str)], body: &Value) -> (u16, Value) {
+    pub fn ask_as(&self, subject: &str, headers: &[(&str, &str)], body: &Value) -> (u16, Value) {
         let payload = if body.is_null() { String::new() } else { body.to_string() };
         let answer = self.caller.request(subject, headers, payload.as_bytes());
         let status = header(&answer, "Sandkeep-Status").parse().expect("a status");
         (status, json_of(&answer))
     }
 
-    fn create(&self) -> String {
+    pub fn create(&self) -> String {
         let (status, made) = self.ask("create", &[], &json!({}));
         assert_eq!(status, 201, "{made}");
         made["id"].as_str().expect("an id").to_owned()

@@ -264,6 +264,11 @@ impl Daemon {
         for id in self.ids() {
             self.destroy(&id);
         }
+        let codebases = self.expect(200, "GET", "/api/v1/codebases", &Value::Null);
+        for codebase in codebases["items"].as_array().expect("items") {
+            let id = codebase["id"].as_str().expect("an id");
+            self.expect(204, "DELETE", &format!("/api/v1/codebases/{id}"), &Value::Null);
+        }
         self.assert_no_leaks();
         let said = self.said();
         let status = self.stop();

@@ -1,4 +1,4 @@
-//! The error codes of the protocol that we answer with, and the one table from ours.
+//! The codes of errors, which Connect took from gRPC, and the one table from ours.
 
 use axum::http::StatusCode;
 
@@ -36,7 +36,25 @@ impl Code {
         }
     }
 
-    /// Of a unary call; the protocol fixes it.
+    /// As gRPC numbers them.
+    #[cfg(feature = "grpc")]
+    pub fn number(self) -> u8 {
+        match self {
+            Self::InvalidArgument => 3,
+            Self::DeadlineExceeded => 4,
+            Self::NotFound => 5,
+            Self::AlreadyExists => 6,
+            Self::PermissionDenied => 7,
+            Self::ResourceExhausted => 8,
+            Self::FailedPrecondition => 9,
+            Self::Unimplemented => 12,
+            Self::Internal => 13,
+            Self::Unavailable => 14,
+            Self::Unauthenticated => 16,
+        }
+    }
+
+    /// Of a unary call of Connect, and of gRPC's calls as JSON; both protocols fix it.
     pub fn status(self) -> StatusCode {
         match self {
             Self::InvalidArgument | Self::FailedPrecondition => StatusCode::BAD_REQUEST,

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
 const VERSION: &str = "00";
 const SAMPLED: u8 = 1;
 
@@ -73,6 +75,29 @@ impl TraceParent {
 
     pub fn is_sampled(self) -> bool {
         self.flags & SAMPLED != 0
+    }
+
+    /// The same step, which is recorded somewhere from now on.
+    pub fn sampled(self) -> Self {
+        Self { flags: self.flags | SAMPLED, ..self }
+    }
+
+    /// The same step, which nobody records.
+    pub fn unsampled(self) -> Self {
+        Self { flags: self.flags & !SAMPLED, ..self }
+    }
+}
+
+impl Serialize for TraceParent {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for TraceParent {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
     }
 }
 

@@ -1,0 +1,3 @@
+//! What all tests of the gateway share.
+
+pub(crate) mod wait;

@@ -1,0 +1,104 @@
+//! Changes from outside: new rules, and files that somebody else has changed.
+
+use sandkeep_core::rules::Rules;
+
+use super::{Filesystem, Locked, key};
+use crate::control::{Effect, Mode, Replaced, WireRules};
+use crate::journal::Record;
+use crate::notices::Notice;
+use crate::table::{Judged, Kind};
+use crate::wire::ROOT;
+
+/// What the kernel must be told, by the caller and without the lock.
+pub struct Changed {
+    pub notices: Vec<Notice>,
+    pub replaced: Replaced,
+}
+
+impl Filesystem {
+    /// Replaces the rules. Requests that come from now on are judged by them.
+    pub fn replace_rules(&self, rules: Rules) -> Changed {
+        let mut locked = self.lock();
+        locked.table.record(|| Record::Rules(WireRules::from(&rules)));
+        let judged = locked.table.judge(&rules);
+        locked.rules = rules;
+        let effect = match self.mode {
+            Mode::ZeroMessage => Effect::AtOnce,
+            Mode::Passthrough => Effect::NextOpen,
+        };
+        let mut replaced = Replaced { effect, lowered: 0, raised: 0 };
+        let mut notices = vec![Notice::AllNames];
+        for Judged { id, permission, state } in judged {
+            let Ok(node) = locked.table.get(id) else { continue };
+            let before = node.key.permission;
+            let kind = state.map_or_else(|| node.kind.clone(), Kind::Directory);
+            let is_directory = matches!(kind, Kind::Directory(_));
+            match permission.cmp(&before) {
+                std::cmp::Ordering::Less => replaced.lowered += 1,
+                std::cmp::Ordering::Greater => replaced.raised += 1,
+                // What it lists may be different.
+                std::cmp::Ordering::Equal if is_directory => {}
+                std::cmp::Ordering::Equal => continue,
+            }
+            for name in node.names.as_slice() {
+                notices.push(Notice::Name { dir: name.dir, name: name.name.to_vec() });
+            }
+            notices.push(Notice::Contents(id));
+            locked.table.change(id, permission, kind);
+            // Its descriptors may do more than the new permission allows.
+            locked.opened.close(id);
+        }
+        Changed { notices, replaced }
+    }
+
+    /// Has the kernel look at everything again.
+    pub fn tell_everything(&self) {
+        let ids: Vec<u64> = self.lock().table.ids().map(|(id, _)| id).collect();
+        // It fails only with the connection.
+        let _ = self.notices.tell(&Notice::AllNames);
+        ids.into_iter().for_each(|id| self.notices.add(id));
+    }
+
+    /// Somebody else has changed a name in a directory, or the file that has it.
+    pub fn invalidate(&self, dir: &[u8], name: &[u8]) -> Vec<Notice> {
+        let mut locked = self.lock();
+        let mut at = ROOT;
+        let segments = dir.split(|byte| *byte == b'/').filter(|segment| !segment.is_empty());
+        let mut notices = Vec::new();
+        for segment in segments {
+            let below = locked.known(at, segment);
+            match below {
+                Some(below) => at = below,
+                // The kernel does not know this directory: at most that there is nothing.
+                None => {
+                    notices.push(Notice::Name { dir: at, name: segment.to_vec() });
+                    notices.push(Notice::Contents(at));
+                    return notices;
+                }
+            }
+        }
+        if let Some(file) = locked.known(at, name) {
+            notices.push(Notice::Contents(file));
+        }
+        notices.push(Notice::Name { dir: at, name: name.to_vec() });
+        notices.push(Notice::Contents(at));
+        notices
+    }
+}
+
+impl Locked {
+    /// The node that the kernel has for a name: the one of what is there now, or was there until now.
+    fn known(&mut self, dir: u64, name: &[u8]) -> Option<u64> {
+        if let Ok(stat) = self.stat_name(dir, name) {
+            let place = self.place(dir, name).ok()?;
+            if let Some(id) = self.table.find(key(&stat, place.permission)) {
+                return Some(id);
+            }
+        }
+        let has_name = |id: u64| {
+            let names = self.table.get(id).ok()?.names.as_slice();
+            names.iter().any(|known| known.dir == dir && *known.name == *name).then_some(id)
+        };
+        self.table.ids().map(|(id, _)| id).find_map(has_name)
+    }
+}
