@@ -69,6 +69,11 @@ impl Attachment {
         self.sandbox.meter.add_earlier(bytes);
     }
 
+    /// All bytes that count to `limits.bytes_total`, if there is such a limit.
+    pub fn counted_bytes(&self) -> Option<u64> {
+        self.sandbox.meter.counted()
+    }
+
     pub fn usage(&self) -> NetworkUsage {
         self.sandbox.usage()
     }

@@ -46,10 +46,15 @@ impl Meter {
         (self.up.load(Relaxed), self.down.load(Relaxed))
     }
 
-    pub(crate) fn is_used_up(&self) -> bool {
-        let max = self.total_max.load(Relaxed);
+    /// What counts to the total, if it has a limit.
+    pub(crate) fn counted(&self) -> Option<u64> {
         let (up, down) = self.bytes();
-        max != 0 && self.before.load(Relaxed).saturating_add(up).saturating_add(down) >= max
+        let all = self.before.load(Relaxed).saturating_add(up).saturating_add(down);
+        (self.total_max.load(Relaxed) != 0).then_some(all)
+    }
+
+    pub(crate) fn is_used_up(&self) -> bool {
+        self.counted().is_some_and(|used| used >= self.total_max.load(Relaxed))
     }
 
     /// Returns until when the connection has to wait.

@@ -19,6 +19,11 @@ pub(super) enum Line {
         home: PathBuf,
         decision: Decision,
     },
+    /// Of its limit the sandbox has used so much.
+    Used {
+        home: PathBuf,
+        bytes: u64,
+    },
     Told {
         subject: Subject,
         kind: EventKind,
@@ -75,6 +80,11 @@ fn write_all(mut lines: mpsc::Receiver<Line>, events: &EventLog, clock: &dyn Clo
                     warn!(%error, home = %home.display(), "cannot write a network log");
                 }
                 failed = written.is_err();
+            }
+            Line::Used { home, bytes } => {
+                if let Err(error) = network_log::keep_used_bytes(&home, bytes) {
+                    warn!(%error, home = %home.display(), "cannot note the bytes that a network used");
+                }
             }
             Line::Told { subject, kind } => drop(events.append(clock.wall(), &subject, &kind)),
             Line::Written(done) => drop(done.send(())),

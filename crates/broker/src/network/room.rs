@@ -14,7 +14,7 @@ use crate::telemetry::NetworkMetrics;
 use sandkeep_core::api::GatewayState;
 use sandkeep_core::event::{EventKind, Subject};
 use sandkeep_core::limits;
-use sandkeep_core::network::{Decision, NetworkVerdict, PendingRequest};
+use sandkeep_core::network::{Decision, DecisionKind, NetworkVerdict, PendingRequest};
 use sandkeep_egress::{Attachment, Recorder};
 
 /// What becomes of the sandbox's connections.
@@ -22,7 +22,7 @@ use sandkeep_egress::{Attachment, Recorder};
 enum Way {
     #[default]
     Closed,
-    Open(Arc<Attachment>),
+    Open(Arc<Attachment>, Arc<SandboxRecorder>),
     /// Why it could not be opened.
     Failed(String),
 }
@@ -43,7 +43,7 @@ impl NetworkRoom {
     /// The gateway's end, while the sandbox has one.
     pub fn attachment(&self) -> Option<Arc<Attachment>> {
         match &*self.way() {
-            Way::Open(attachment) => Some(Arc::clone(attachment)),
+            Way::Open(attachment, _) => Some(Arc::clone(attachment)),
             Way::Closed | Way::Failed(_) => None,
         }
     }
@@ -51,13 +51,13 @@ impl NetworkRoom {
     pub fn state(&self) -> (GatewayState, Option<String>) {
         match &*self.way() {
             Way::Closed => (GatewayState::Closed, None),
-            Way::Open(_) => (GatewayState::Open, None),
+            Way::Open(..) => (GatewayState::Open, None),
             Way::Failed(reason) => (GatewayState::Failed, Some(reason.clone())),
         }
     }
 
-    pub(super) fn open(&self, attachment: Attachment) {
-        self.put(Way::Open(Arc::new(attachment)));
+    pub(super) fn open(&self, attachment: Attachment, recorder: Arc<SandboxRecorder>) {
+        self.put(Way::Open(Arc::new(attachment), recorder));
     }
 
     pub(super) fn fail(&self, reason: String) {
@@ -72,7 +72,9 @@ impl NetworkRoom {
     /// The former end is dropped without the lock: that may take a while.
     fn put(&self, way: Way) {
         let former = std::mem::replace(&mut *self.way(), way);
-        drop(former);
+        if let Way::Open(attachment, recorder) = former {
+            recorder.keep_used(&attachment);
+        }
     }
 
     /// Decisions from now on. It ends when the sandbox has no supervisor any more.
@@ -112,6 +114,13 @@ impl SandboxRecorder {
         }
     }
 
+    /// Notes what counts to `limits.bytes_total`, for the next start and for the next daemon.
+    fn keep_used(&self, attachment: &Attachment) {
+        if let Some(bytes) = attachment.counted_bytes() {
+            self.queue(Line::Used { home: self.home.clone(), bytes });
+        }
+    }
+
     fn queue(&self, line: Line) {
         if self.lines.try_send(line).is_err() {
             self.metrics.lost.inc();
@@ -137,6 +146,9 @@ impl Recorder for SandboxRecorder {
             let kind = told.denied(decision, self.clock.uptime());
             drop(told);
             kind.into_iter().for_each(|kind| self.tell(kind));
+        }
+        if let (DecisionKind::Closed, Some(attachment)) = (decision.kind, self.room.attachment()) {
+            self.keep_used(&attachment);
         }
         self.queue(Line::Decided { home: self.home.clone(), decision: decision.clone() });
     }
@@ -203,8 +215,6 @@ impl Told {
 
 #[cfg(test)]
 mod tests {
-    use sandkeep_core::network::DecisionKind;
-
     use super::*;
 
     fn denied(host: &str) -> Decision {

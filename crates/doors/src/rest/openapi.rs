@@ -36,7 +36,7 @@ use sandkeep_core::Code;
         (name = "processes", description = "Start and manage servers and other long-running processes"),
         (name = "files", description = "Read, write, list and watch the files of a sandbox, as its user"),
         (name = "snapshots", description = "Snapshots, turns, rollback, forks, diffs and history"),
-        (name = "network", description = "What a sandbox may reach, what it reached, and what it asks for"),
+        (name = "network", description = "Network policies of sandboxes, their decisions, and requests for more"),
         (name = "ports", description = "Reach servers in a sandbox"),
         (name = "tools", description = "Tools that a model calls in a sandbox: files, search, bash and git"),
         (name = "templates", description = "Import, build and list templates"),

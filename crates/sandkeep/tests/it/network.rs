@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::skip_if;
-use crate::support::{Daemon, Patience, Setup, binary, obstacle, until};
+use crate::support::{Daemon, Patience, Setup, binary, obstacle, until, until_some};
 use upstream::{Upstream, World};
 
 #[test]
@@ -112,6 +112,39 @@ fn the_next_daemon_opens_the_network_of_a_running_sandbox_again() {
     assert!(!daemon.network_log(&id).is_empty(), "the log is that of both");
     daemon.verb(&paused, "resume");
     assert!(daemon.reaches(&paused, &server.url("a.test")));
+}
+
+#[test]
+fn a_limit_of_bytes_counts_on_after_a_restart_of_the_daemon_and_of_the_sandbox() {
+    skip_if!(obstacle());
+    let (server, world) = (Upstream::http(), World::new());
+    let mut daemon = world.daemon();
+    let limited = |bytes: u64| json!({ "network": { "allow": [server.entry("a.test")], "limits": { "bytes_total": bytes } } });
+    let reaches = |daemon: &Daemon, id: &str| daemon.reaches(id, &server.url("a.test"));
+    // How many bytes one request takes.
+    let measured = daemon.create_with(&limited(1 << 20));
+    assert!(reaches(&daemon, &measured));
+    let one = until_some("the request is counted", Patience::Short, || {
+        let usage = &daemon.network(&measured)["usage"];
+        let bytes = usage["bytes_up"].as_u64()? + usage["bytes_down"].as_u64()?;
+        (bytes > 0 && usage["open"] == 0).then_some(bytes)
+    });
+    let id = daemon.create_with(&limited(2 * one + one / 2));
+    assert!(reaches(&daemon, &id), "the first");
+    until("it is noted", Patience::Short, || {
+        let log = daemon.network_log(&id);
+        log.iter().any(|decision| decision["kind"] == "closed")
+    });
+    daemon.kill_9();
+    daemon.start_again(&world.setup);
+    assert!(reaches(&daemon, &id), "the second");
+    daemon.verb(&id, "stop");
+    daemon.verb(&id, "start");
+    // The third goes over the limit, which may cut it.
+    let _ = reaches(&daemon, &id);
+    daemon.verb(&id, "stop");
+    daemon.verb(&id, "start");
+    assert!(!reaches(&daemon, &id), "three are over the limit");
 }
 
 #[test]
