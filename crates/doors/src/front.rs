@@ -79,26 +79,29 @@ impl Front {
             let listener = Listener::Tcp(listener, self.tls.clone());
             Entrance { listener, doors }
         };
-        let mut entrances = vec![entrance(listener, self.doors(&kit, None))];
-        for (door, listener) in self.own {
-            let doors = match door {
-                #[cfg(feature = "flex")]
-                OwnDoor::Flex => {
-                    let door = flex::alone(&kit, self.launch_address);
-                    kit.around(door, flex::paths())
-                }
-                #[cfg(feature = "agentfense")]
-                OwnDoor::AgentFenseGrpc => {
-                    kit.around(agentfense::grpc(&kit), agentfense::grpc_paths())
-                }
-                #[cfg(feature = "agentfense")]
-                OwnDoor::AgentFenseRest => {
-                    kit.around(agentfense::gateway(&kit), agentfense::GATEWAY_PATHS)
-                }
-            };
-            entrances.push(entrance(listener, doors));
-        }
+        let main = entrance(listener, self.doors(&kit, None));
+        let own = self.own.iter().map(|(door, _)| self.own_door(&kit, *door)).collect::<Vec<_>>();
+        let own =
+            self.own.into_iter().zip(own).map(|((_, listener), doors)| entrance(listener, doors));
+        let entrances = std::iter::once(main).chain(own).collect();
         serve(entrances, kit, shutdown).await;
+    }
+
+    #[cfg_attr(
+        not(any(feature = "flex", feature = "agentfense")),
+        expect(unused_variables, reason = "no door of such a build has a listener of its own")
+    )]
+    fn own_door(&self, kit: &Kit, door: OwnDoor) -> Router {
+        match door {
+            #[cfg(feature = "flex")]
+            OwnDoor::Flex => kit.around(flex::alone(kit, self.launch_address), flex::paths()),
+            #[cfg(feature = "agentfense")]
+            OwnDoor::AgentFenseGrpc => kit.around(agentfense::grpc(kit), agentfense::grpc_paths()),
+            #[cfg(feature = "agentfense")]
+            OwnDoor::AgentFenseRest => {
+                kit.around(agentfense::gateway(kit), agentfense::GATEWAY_PATHS)
+            }
+        }
     }
 
     /// The Model Context Protocol for whoever started this process; `address` is where these doors are.
