@@ -311,7 +311,7 @@ codes! {
         "start the sandbox again; if that fails too, look at the daemon's log";
     CodebaseBusy "codebase_busy" Conflict Useful
         "the codebase is being created or deleted"
-        "wait until GET /api/v1/codebases/{id} says that it is ready, or not found";
+        "wait until GET /api/v1/codebases/{id} (sandkeep codebase show ID) says that it is ready, or not found";
     RulesNotServed "rules_not_served" Unsupported Useless
         "nothing here can keep these rules"
         "use rules that only allow reading or writing of the whole tree or of directories, such as full-access or read-only";

@@ -67,6 +67,10 @@ impl Weakness {
         let mut arguments = self.bait.arguments(Some(&as_root));
         let names: Vec<&str> = only.iter().map(|attempt| attempt.name()).collect();
         arguments.push(format!("only={}", names.join(":")));
+        // As in a sandbox with a way out, whose listener somebody has forgotten.
+        if only == [Attempt::ListenerPort] {
+            arguments.push("listener=61001".to_owned());
+        }
         let output = Command::new(wrapper[0])
             .args(&wrapper[1..])
             .arg(program)
@@ -129,6 +133,7 @@ async fn every_attempt_is_reported_where_nothing_holds_it() {
     let wrapper: Vec<&str> = OPEN.into_iter().chain(user).collect();
     let of_users = [Attempt::SetuidCall, Attempt::SetuidFile];
     leaked.extend(weakness.leaks(&wrapper, &probe, &of_users));
+    leaked.extend(weakness.leaks(&["unshare", "--net"], &probe, &[Attempt::ListenerPort]));
     let missed: Vec<&str> = all_but_posing()
         .into_iter()
         .filter(|attempt| !leaked.contains(attempt.name()) && !not_in_this_kernel(*attempt))
