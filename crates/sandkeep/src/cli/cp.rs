@@ -68,7 +68,10 @@ async fn unless_interrupted(
     };
     stop.cancel();
     tokio::select! {
-        _ = &mut copying => {}
+        done = &mut copying => if done.is_ok() {
+            // The signal came when everything was there.
+            return done;
+        },
         _ = signals.next() => {}
     }
     sandkeep_sys::signal::end_by(signal.number())
@@ -80,13 +83,13 @@ async fn copy(
     client: &Client,
     stop: &CancellationToken,
 ) -> Result<Exit, Failure> {
-    let (place, example) = match of {
-        Whose::Sandbox => ("sandbox", "ID:PATH"),
-        Whose::Codebase => ("codebase", "NAME:PATH"),
+    let (place, places, example) = match of {
+        Whose::Sandbox => ("sandbox", "sandboxes", "ID:PATH"),
+        Whose::Codebase => ("codebase", "codebases", "NAME:PATH"),
     };
     match (End::read(source, of)?, End::read(target, of)?) {
         (End::Remote(source), End::Remote(_)) => {
-            let problem = format!("both are in a {place}; copy {source} to this machine first");
+            let problem = format!("both are in {places}; copy {source} to this machine first");
             Err(Failure::Usage { problem })
         }
         (End::Remote(source), local) => down::copy(client, &source, &local, guard, stop).await,

@@ -327,7 +327,8 @@ fn assert_usable(daemon: &Daemon, id: &str, command: &str, point: &str) {
 fn every_failpoint_belongs_to_a_verb_that_is_tried() {
     let elsewhere = crate::templates::killed_at().chain(crate::time::killed_at());
     let elsewhere = elsewhere.chain(crate::diff::killed_at()).chain(crate::builds::killed_at());
-    let elsewhere = elsewhere.chain(crate::codebases::killed_at());
+    let elsewhere =
+        elsewhere.chain(crate::codebases::killed_at()).chain(crate::network::killed_at());
     let elsewhere = elsewhere.chain(crate::race::killed_at());
     let tried: Vec<&str> =
         Verb::ALL.iter().flat_map(|verb| verb.points()).chain(elsewhere).collect();

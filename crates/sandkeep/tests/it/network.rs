@@ -15,6 +15,11 @@ use crate::skip_if;
 use crate::support::{Daemon, Patience, Setup, binary, obstacle, until, until_some};
 use upstream::{Upstream, World};
 
+/// The failpoints that are tried here.
+pub fn killed_at() -> impl Iterator<Item = &'static str> {
+    ["network.after_secrets", "network.after_certificate", "network.after_open"].into_iter()
+}
+
 #[test]
 fn a_sandbox_reaches_what_its_policy_allows_and_nothing_else() {
     skip_if!(obstacle());
@@ -293,7 +298,7 @@ fn destroy_and_a_killed_create_leave_nothing() {
         "network": { "allow": ["a.test"] },
         "secrets": { "TOKEN": { "hosts": ["a.test"], "value": "hush" } },
     });
-    for point in ["network.after_secrets", "network.after_certificate", "network.after_open"] {
+    for point in killed_at() {
         let armed: Setup = world.setup.clone().env("SANDKEEP_FAILPOINT", point);
         let mut daemon = Daemon::start_with(&armed);
         let answer = daemon.try_request("POST", "/api/v1/sandboxes", &spec);
