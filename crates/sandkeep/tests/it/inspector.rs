@@ -1,6 +1,8 @@
 //! The MCP Inspector's command line, a client independent of the official Python library: one process per call, over
 //! both transports.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -102,7 +104,14 @@ fn the_inspector_works_on_stdio() {
     skip_if!(missing());
     let daemon = Daemon::start();
     let url = daemon.url();
-    Target { words: vec![PROGRAM, "mcp"], env: vec![("SANDKEEP_URL", &url)] }.works();
+    // Each session would have a sandbox of its own. The Inspector takes options of the server for its own.
+    let place = tempfile::tempdir().expect("a temp dir");
+    let server = place.path().join("server");
+    let script = format!("#!/bin/sh\nexec {PROGRAM} mcp --sandbox inspected\n");
+    std::fs::write(&server, script).expect("writable");
+    std::fs::set_permissions(&server, Permissions::from_mode(0o755)).expect("it is ours");
+    let server = server.to_str().expect("UTF-8");
+    Target { words: vec![server], env: vec![("SANDKEEP_URL", &url)] }.works();
     clear_up(&daemon);
 }
 
