@@ -68,6 +68,7 @@ fn search(phases: &str, seconds: u32) {
         // Asked to follow, they never end.
         .args(["--exclude-operation-id", "list_events"])
         .args(["--exclude-operation-id", "read_audit"])
+        .args(["--exclude-operation-id", "read_network_log"])
         // It takes every event of a stream for all of the text that the description says it is.
         .args(["--exclude-operation-id", "watch_files"])
         .args(["--checks", &CHECKS.join(",")])
