@@ -133,9 +133,7 @@ fn a_copy_that_is_interrupted_leaves_nothing() {
     let daemon = daemon!();
     let id = daemon.create();
     // An archive has no holes in it, so what is in the tree is written for real.
-    daemon
-        .sh(&id, "mkdir ~/tree; truncate -s 2G ~/one; head -c 512M /dev/zero > ~/tree/large")
-        .ok();
+    daemon.sh(&id, "mkdir ~/tree; truncate -s 2G ~/one; head -c 96M /dev/zero > ~/tree/large").ok();
     let place = tempfile::tempdir().expect("a temp dir");
     let entries = |path: &std::path::Path| std::fs::read_dir(path).expect("it is there").count();
     for (what, to) in [("one", "one"), ("tree", "new")] {
