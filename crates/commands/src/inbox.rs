@@ -70,4 +70,25 @@ mod tests {
             assert!(!answers(bad, "_INBOX"), "{bad}");
         }
     }
+
+    #[test]
+    fn a_message_that_wants_its_answer_elsewhere_is_not_answered() {
+        let answered = |reply: Option<&str>| {
+            let message = Message {
+                subject: "sandkeep.v1.create".into(),
+                reply: reply.map(Subject::from),
+                payload: "{}".into(),
+                headers: None,
+                status: None,
+                description: None,
+                length: 2,
+            };
+            Inboxes::default().of(&message)
+        };
+        assert_eq!(answered(Some("_INBOX.abc.1")), Some(Subject::from("_INBOX.abc.1")));
+        assert_eq!(answered(Some("_R_.abc")), Some(Subject::from("_R_.abc")));
+        for none in [None, Some("other.subject"), Some("sandkeep.v1.list"), Some("_INBOX.*")] {
+            assert_eq!(answered(none), None, "{none:?}");
+        }
+    }
 }
