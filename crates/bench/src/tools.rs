@@ -1,6 +1,8 @@
 //! Typical operations of agents: file transfers compared with `cp`, a search of many files compared with ripgrep on the
-//! host, and tool calls compared with a bare exec. Alternating, in one run.
+//! host, a create with a network compared with one without, and tool calls compared with a bare exec. Alternating, in
+//! one run.
 
+use std::cell::Cell;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -21,14 +23,19 @@ use sandkeep_core::{
     },
 };
 
+/// What a bare exec runs beside a tool that starts no shell, and beside one that does.
+const PROGRAM: [&str; 1] = ["/bin/true"];
+const SHELL: [&str; 3] = ["bash", "-c", "true"];
+
 /// Below the home of the sandbox's user, and below a directory of the host.
 const FILE: &str = "bench-file";
 const TREE: &str = "bench-tree";
 const NEEDLE: &str = "needle";
 const NOTE: &str = "bench-note";
 
+const NETWORK: &str = "create with a policy that allows one name, p50; x create without";
 const FLEX_READ: &str = "read_file of a line over Flex's door, p50; x a bare exec";
-const FLEX_BASH: &str = "bash true over Flex's door, p50; x a bare exec";
+const FLEX_BASH: &str = "bash true over Flex's door, p50; x a bare exec of bash -c true";
 
 #[derive(Debug, clap::Args)]
 pub struct ToolArgs {
@@ -67,15 +74,16 @@ pub fn all(args: &ToolArgs, address: SocketAddr, sandbox: &str) -> Vec<Rate> {
         Err(error) => return vec![rate("tools", "", "", Err(error))],
     };
     let size = args.transfer_mb * MIB;
-    let note = json!({ "path": NOTE });
+    let (note, cmd) = (json!({ "path": NOTE }), json!({ "cmd": "true" }));
     vec![
         rate("upload", "a file into the sandbox; x cp on the host", "MB/s", place.upload(size)),
         rate("download", "the same file back; x cp on the host", "MB/s", place.download(size)),
         rate("grep", "a search of many files; x rg on the host", "files/s", place.search(args)),
+        rate("network", NETWORK, "ms", place.created_with_network()),
         rate("tool", "ls as a tool over HTTP, p50; x a bare exec", "ms", place.called()),
         rate("mcp", "the same over MCP, p50; x a bare exec", "ms", place.called_by_mcp()),
-        rate("flex_read", FLEX_READ, "ms", place.called_by_flex("read_file", &note)),
-        rate("flex_bash", FLEX_BASH, "ms", place.called_by_flex("bash", &json!({ "cmd": "true" }))),
+        rate("flex_read", FLEX_READ, "ms", place.called_by_flex("read_file", &note, &PROGRAM)),
+        rate("flex_bash", FLEX_BASH, "ms", place.called_by_flex("bash", &cmd, &SHELL)),
     ]
 }
 
@@ -225,10 +233,32 @@ impl<'a> Fixture<'a> {
         Ok(in_turn(ours, theirs))
     }
 
+    /// Every sandbox gets a new label, because a store may skip writing an unchanged row.
+    fn created_with_network(&self) -> io::Result<Taken> {
+        let (mut ours, mut theirs, number) = (self.connection()?, self.connection()?, Cell::new(0));
+        let create = |connection: &mut Connection, network: &Value| {
+            number.set(number.get() + 1);
+            let labels = json!({ "bench": number.get().to_string() });
+            let body = json!({ "labels": labels, "network": network }).to_string();
+            let began = Instant::now();
+            let created = succeeded(connection.request("POST", "/api/v1/sandboxes", &body)?)?;
+            let took = began.elapsed().as_secs_f64() * 1_000.0;
+            let id = created["id"].as_str().unwrap_or_default();
+            connection.request("DELETE", &format!("/api/v1/sandboxes/{id}"), "")?;
+            Ok(took)
+        };
+        let median_of = |connection: &mut Connection, network: Value| {
+            let took = (0..BENCH_TOOL_CALLS).map(|_| create(connection, &network));
+            took.collect::<io::Result<_>>().map(median)
+        };
+        let allow = || json!({ "allow": ["api.example.com"] });
+        Ok(in_turn(|| median_of(&mut ours, allow()), || median_of(&mut theirs, json!("none"))))
+    }
+
     fn called(&self) -> io::Result<Taken> {
         let (mut ours, mut theirs) = (self.connection()?, self.connection()?);
         let call = || self.post(&mut ours, "tools/ls", &json!({ "path": "/" })).map(drop);
-        Ok(in_turn(p50_ms(call), p50_ms(|| self.bare(&mut theirs))))
+        Ok(in_turn(p50_ms(call), p50_ms(|| self.bare(&mut theirs, &PROGRAM))))
     }
 
     fn called_by_mcp(&self) -> io::Result<Taken> {
@@ -250,11 +280,11 @@ impl<'a> Fixture<'a> {
                 false => Err(io::Error::other(answer.to_string())),
             }
         };
-        Ok(in_turn(p50_ms(call), p50_ms(|| self.bare(&mut theirs))))
+        Ok(in_turn(p50_ms(call), p50_ms(|| self.bare(&mut theirs, &PROGRAM))))
     }
 
     /// A daemon that was built without that door has none.
-    fn called_by_flex(&self, tool: &str, params: &Value) -> io::Result<Taken> {
+    fn called_by_flex(&self, tool: &str, params: &Value, beside: &[&str]) -> io::Result<Taken> {
         let (mut ours, mut theirs) = (self.connection()?, self.connection()?);
         self.post(&mut theirs, "execs", &json!({ "command": format!("echo line > {NOTE}") }))?;
         let mut calls = 0;
@@ -275,11 +305,11 @@ impl<'a> Fixture<'a> {
                 true => Err(io::Error::other(answer.to_string())),
             }
         };
-        Ok(in_turn(p50_ms(call), p50_ms(|| self.bare(&mut theirs))))
+        Ok(in_turn(p50_ms(call), p50_ms(|| self.bare(&mut theirs, beside))))
     }
 
-    fn bare(&self, connection: &mut Connection) -> io::Result<()> {
-        self.post(connection, "execs", &json!({ "argv": ["/bin/true"] })).map(drop)
+    fn bare(&self, connection: &mut Connection, argv: &[&str]) -> io::Result<()> {
+        self.post(connection, "execs", &json!({ "argv": argv })).map(drop)
     }
 }
 
