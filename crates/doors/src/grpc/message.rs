@@ -11,7 +11,7 @@ use prost::Message;
 
 use super::{HEAD_LEN, MEDIA_TYPE};
 use crate::kit::Refusal;
-use crate::kit::request_memory::{give, take};
+use crate::kit::request_memory::{give, is_read, take};
 use sandkeep_core::limits::{BODY_READ, GRPC_MESSAGE_MAX_BYTES};
 
 /// The one message of a call.
@@ -75,7 +75,10 @@ impl<T: Message + Default> Messages<T> {
         loop {
             let frame = tokio::time::timeout(BODY_READ, self.body.frame()).await;
             match frame.map_err(|_elapsed| Refusal::BodyTooSlow)? {
-                None => return Ok(None),
+                None => {
+                    is_read();
+                    return Ok(None);
+                }
                 Some(Err(error)) => return Err(Refusal::BodyBroken { problem: error.to_string() }),
                 Some(Ok(frame)) => {
                     if let Ok(bytes) = frame.into_data() {

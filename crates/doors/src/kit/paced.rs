@@ -7,6 +7,7 @@ use http_body_util::BodyExt;
 use tokio::time::{Duration, Instant, timeout};
 
 use super::Refusal;
+use super::request_memory::is_read;
 use sandkeep_core::limits::{UPLOAD_MAX, UPLOAD_RATE_MIN_BYTES, UPLOAD_SILENCE_MAX};
 
 pub struct Paced<'a> {
@@ -28,6 +29,7 @@ impl<'a> Paced<'a> {
             let frame = timeout(UPLOAD_SILENCE_MAX, self.body.frame()).await;
             self.waited += asked.elapsed();
             let Some(frame) = frame.map_err(|_elapsed| Refusal::BodyTooSlow)? else {
+                is_read();
                 return Ok(None);
             };
             let frame =

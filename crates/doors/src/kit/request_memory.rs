@@ -14,6 +14,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
 
 use axum::body::{Body, HttpBody};
@@ -33,13 +34,19 @@ use sandkeep_core::limits::{
 };
 
 tokio::task_local! {
-    static OF_REQUEST: Arc<Reservation>;
+    static OF_REQUEST: Arc<Held>;
 }
 
 /// The memory of one request, given back when it is dropped.
 pub struct RequestMemory {
-    space: Arc<Reservation>,
+    held: Arc<Held>,
     method: Method,
+}
+
+struct Held {
+    space: Reservation,
+    /// How much of it is for a body that is still to come.
+    window: AtomicU64,
 }
 
 fn refused(over: Over) -> Refusal {
@@ -52,40 +59,46 @@ impl RequestMemory {
         let waits = request.version() == Version::HTTP_2 && !request.body().is_end_stream();
         let window = if waits { u64::from(REQUEST_WINDOW_BYTES) } else { 0 };
         space.take(REQUEST_BYTES + window).map_err(refused)?;
-        Ok(Self { space: Arc::new(space), method: request.method().clone() })
+        let held = Held { space, window: AtomicU64::new(window) };
+        Ok(Self { held: Arc::new(held), method: request.method().clone() })
     }
 
     /// Runs the handler, whose body counts.
     pub async fn during<T>(&self, handler: impl Future<Output = T>) -> T {
-        OF_REQUEST.scope(Arc::clone(&self.space), handler).await
+        OF_REQUEST.scope(Arc::clone(&self.held), handler).await
     }
 
     /// The answer, which holds all of it until it is sent.
     pub fn until_sent(self, answer: Response) -> Result<Response, Refusal> {
         let long = answer.body().size_hint().exact().filter(|n| *n > REQUEST_ANSWER_FREE_BYTES);
         if let Some(bytes) = long {
-            match self.space.take(bytes) {
+            match self.held.space.take(bytes) {
                 Ok(()) => {}
                 Err(over) if self.method == Method::GET => return Err(refused(over)),
                 // It has had its effect, so its client has to know.
-                Err(_) => self.space.count(bytes),
+                Err(_) => self.held.space.count(bytes),
             }
         }
-        let space = self.space;
-        Ok(answer.map(|body| Body::new(Counted { body, space })))
+        let held = self.held;
+        Ok(answer.map(|body| Body::new(Counted { body, held })))
     }
 }
 
 /// Takes memory of the request that is being answered. Without one, as in tests of readers, nothing counts.
 pub fn take(bytes: usize) -> Result<(), Refusal> {
-    let taken = OF_REQUEST.try_with(|space| space.take(bytes as u64));
+    let taken = OF_REQUEST.try_with(|held| held.space.take(bytes as u64));
     taken.unwrap_or(Ok(())).map_err(refused)
 }
 
 /// Gives back what was taken.
 pub fn give(bytes: usize) {
     // Whoever has none took none.
-    let _ = OF_REQUEST.try_with(|space| space.give(bytes as u64));
+    let _ = OF_REQUEST.try_with(|held| held.space.give(bytes as u64));
+}
+
+/// Nothing more of the body comes.
+pub fn is_read() {
+    let _ = OF_REQUEST.try_with(|held| held.space.give(held.window.swap(0, Relaxed)));
 }
 
 /// All of a body: bounded in size and time, and counted while it arrives.
@@ -115,19 +128,20 @@ async fn collected(
             rest.extend_from_slice(&bytes);
         }
     }
+    is_read();
     Ok(if rest.is_empty() { first } else { rest.freeze() })
 }
 
 /// The body of an answer. What the connection still has to send holds the memory, too.
 struct Counted {
     body: Body,
-    space: Arc<Reservation>,
+    held: Arc<Held>,
 }
 
 /// A part of an answer.
 struct Part {
     bytes: Bytes,
-    _space: Arc<Reservation>,
+    _held: Arc<Held>,
 }
 
 impl AsRef<[u8]> for Part {
@@ -145,10 +159,10 @@ impl HttpBody for Counted {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(context);
-        let space = &self.space;
+        let held = &self.held;
         let counted = |bytes: Bytes| match bytes.is_empty() {
             true => bytes,
-            false => Bytes::from_owner(Part { bytes, _space: Arc::clone(space) }),
+            false => Bytes::from_owner(Part { bytes, _held: Arc::clone(held) }),
         };
         frame.map(|frame| frame.map(|frame| frame.map(|frame| frame.map_data(counted))))
     }
@@ -176,7 +190,8 @@ mod tests {
     const MIB: usize = sandkeep_core::limits::MIB as usize;
 
     fn memory(ledger: &Arc<Ledger>, method: Method) -> RequestMemory {
-        RequestMemory { space: Arc::new(ledger.open(&Owner::local())), method }
+        let held = Held { space: ledger.open(&Owner::local()), window: AtomicU64::new(0) };
+        RequestMemory { held: Arc::new(held), method }
     }
 
     fn ledger() -> Arc<Ledger> {
@@ -213,6 +228,18 @@ mod tests {
         assert!(!has_room(&ledger, MIB), "it is not sent");
         drop(answer);
         assert!(has_room(&ledger, MIB));
+    }
+
+    #[tokio::test]
+    async fn what_can_wait_on_a_connection_counts_until_the_body_is_read() {
+        let ledger = ledger();
+        let one = memory(&ledger, Method::POST);
+        one.held.space.take(MIB as u64).expect("all of it");
+        one.held.window.store(MIB as u64, Relaxed);
+        one.during(collect(Body::empty(), 0, too_large)).await.expect("nothing");
+        assert!(has_room(&ledger, MIB), "it is given back before the answer");
+        one.during(async { is_read() }).await;
+        assert!(has_room(&ledger, MIB), "once");
     }
 
     #[tokio::test]
