@@ -72,16 +72,17 @@ fn attack(time: Duration) {
             });
         }
         let (working, worked) = mpsc::channel::<()>();
-        let (daemon, worst) = (&daemon, &worst);
+        let (daemon, over, worst) = (&daemon, &over, &worst);
         scope.spawn(move || {
             while worked.recv_timeout(LOOK_AGAIN) == Err(RecvTimeoutError::Timeout) {
                 worst.lock().expect("no panic").look(daemon);
             }
         });
+        // Also if it panics: otherwise the attackers would go on for ever.
+        let _ends = Ends(over);
         let began = Instant::now();
         let loaded = worker.works(daemon, |rounds| rounds < ROUNDS_MIN || began.elapsed() < time);
         drop(working);
-        over.store(true, Ordering::Relaxed);
         loaded
     });
     let worst = worst.into_inner().expect("no panic");
@@ -109,6 +110,15 @@ fn attack(time: Duration) {
         daemon.destroy(&id);
     }
     daemon.assert_no_leaks();
+}
+
+/// Sets it when it is dropped.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// The worst that was seen.
