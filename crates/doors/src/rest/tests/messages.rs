@@ -7,7 +7,7 @@ use axum::extract::Request;
 use axum::http::Method;
 use axum::response::Response;
 use bytes::Bytes;
-use futures_util::{StreamExt as _, stream};
+use futures_util::stream;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
@@ -116,9 +116,11 @@ async fn an_upload_that_trickles_is_refused_whatever_it_is_for() {
         (Method::PUT, "/api/v1/templates/slow/upload"),
         (Method::POST, "/api/v1/templates/slow/build"),
     ] {
-        let pieces = stream::repeat(()).then(|()| async {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            Ok::<_, Infallible>(Bytes::from_static(b"x"))
+        // A byte each second.
+        let clock = tokio::time::interval(Duration::from_secs(1));
+        let pieces = stream::unfold(clock, |mut clock| async {
+            clock.tick().await;
+            Some((Ok::<_, Infallible>(Bytes::from_static(b"x")), clock))
         });
         let request = Request::builder().method(method).uri(path);
         let request = request.body(Body::from_stream(pieces)).expect("a request");
