@@ -8,13 +8,13 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 /// Runs the tests of this binary that the filters name; `expected` of them must pass, those included that the machine's init
-/// runs once more within a control group.
-pub fn keep_in_vm(filters: &[&str], expected: usize, patience: Duration) {
+/// runs once more within a control group. They find these programs at the same paths as here.
+pub fn keep_in_vm(programs: &[&str], filters: &[&str], expected: usize, patience: Duration) {
     if let Some(missing) = missing() {
         let thread = std::thread::current();
         return eprintln!("SKIP {}: there is no {missing}", thread.name().unwrap_or("vm"));
     }
-    let console = console(filters, patience);
+    let console = console(programs, filters, patience);
     let count = |start: &str| console.lines().filter(|line| line.trim().starts_with(start)).count();
     let verdict = (count("exit code 0"), count("ok "), count("failed "), count("SKIP "));
     // A skip in there would be a promise that nobody has tried.
@@ -46,10 +46,11 @@ fn missing() -> Option<&'static str> {
 }
 
 /// All that the machine wrote to its console. It is switched off when its time is up.
-fn console(filters: &[&str], patience: Duration) -> String {
+fn console(programs: &[&str], filters: &[&str], patience: Duration) -> String {
     let scratch = tempfile::tempdir().expect("a directory for its disk");
     let mut boot = Command::new(repository().join("tests/vm/boot"));
     boot.arg(std::env::current_exe().expect("this binary")).arg(scratch.path()).args(filters);
+    boot.env("PROGRAMS", programs.join("\n"));
     let boot = boot.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
     let mut machine = boot.expect("it can be booted");
     let mut stdout = machine.stdout.take().expect("it is piped");

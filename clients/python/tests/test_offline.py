@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import random
 import struct
@@ -131,18 +132,10 @@ def test_patterns_choose_paths(pattern: str, matching: list[str], other: list[st
     assert not Globs([]).match("a")
 
 
-REFUSED = """
-.git .git/config .GIT/Config sub/.git/config .git/config.worktree .git/hooks/pre-commit .git/info/attributes
-.git/modules/x/config .git/worktrees/x/gitdir .git/commondir .git/rebase-merge/git-rebase-todo
-.git/objects/info/alternates .g\u200cit/config git~1/config .envrc a/b/.envrc .vscode/tasks.json .VSCode/settings.json
-.idea/workspace.xml .husky/pre-commit .hu\u017f\u212ay/pre-commit mise.toml .mise.local.toml .config/mise/config.toml
-mise/config.toml .tool-versions x.code-workspace lefthook.yml .lefthook-local.toml .bashrc .ssh/authorized_keys
-""".split()
-TAKEN = """
-src/main.rs config hooks/useState.ts HEAD .gitignore .gitattributes .github/workflows/ci.yml .git/HEAD .git/index
-.git/refs/heads/main .git/objects/ab/cdef .git/logs/HEAD misery.toml lefthooks/x .config/app.toml .config/gitui/theme
-.claude/agents/one.md
-""".split()
+# The command line's tests try the same.
+CASES = json.loads((Path(__file__).parent / "tool_config_cases.json").read_text(encoding="utf-8"))
+REFUSED: list[str] = CASES["refused"]
+TAKEN: list[str] = CASES["taken"]
 
 
 def test_a_pattern_with_a_slash_at_its_end_is_for_directories() -> None:

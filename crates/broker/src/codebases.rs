@@ -29,7 +29,7 @@ use tracing::{info, warn};
 use crate::Broker;
 use crate::error::Error;
 use crate::health;
-use crate::policy::slots::Slots;
+use crate::policy::slots::{Slots, check_share};
 use crate::records::rows;
 use crate::shared::Shared;
 use row::Row;
@@ -108,13 +108,13 @@ impl Codebases {
             (&other.owner.organization, &other.owner.user)
                 == (&row.owner.organization, &row.owner.user)
         };
-        let full = |what, limit| Err(Error::LimitReached { what, limit });
         if all.values().filter(of_user).count() >= limits::CODEBASES_PER_USER_MAX {
-            return full("codebases of one user", limits::CODEBASES_PER_USER_MAX);
+            let (what, limit) = ("codebases of one user", limits::CODEBASES_PER_USER_MAX);
+            return Err(Error::LimitReached { what, limit });
         }
-        if all.len() >= limits::CODEBASES_MAX {
-            return full("codebases", limits::CODEBASES_MAX);
-        }
+        let of_organization = |other: &&Row| other.owner.organization == row.owner.organization;
+        let own = all.values().filter(of_organization).count();
+        check_share(("codebases of one organization", limits::CODEBASES_MAX), all.len(), own)?;
         all.insert(row.id.clone(), row);
         Ok(())
     }

@@ -37,7 +37,7 @@ use tokio::sync::{Mutex, RwLock};
 use super::Broker;
 use super::flight::Flights;
 use super::policy::Quotas;
-use super::policy::slots::{Slot, Slots};
+use super::policy::slots::{Slot, Slots, check_share};
 use super::shared::Shared;
 use crate::error::Error;
 use sandkeep_core::api::Order;
@@ -129,9 +129,11 @@ impl Templates {
         name: &TemplateName,
     ) -> Result<(Slot, Arc<DraftRoom>), Error> {
         let all = self.records.all().await?;
-        if all.len() >= limits::TEMPLATES_MAX {
-            return Err(Error::LimitReached { what: "templates", limit: limits::TEMPLATES_MAX });
-        }
+        let organization = &owner.organization;
+        let is_own =
+            |whose: &Whose| matches!(whose, Whose::Own(of) if of.organization == *organization);
+        let own = all.iter().filter(|(whose, _)| is_own(whose)).count();
+        check_share(("templates of one organization", limits::TEMPLATES_MAX), all.len(), own)?;
         // Checked now, so that a refused template is not transferred for nothing.
         if let Whose::Own(owner) = whose {
             quota::check(&shared.policy.quotas, &all, Coming { owner, name, record: None })?;

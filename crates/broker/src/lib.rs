@@ -58,7 +58,8 @@ use crate::records::events::{EventLog, LogBounds};
 use crate::telemetry::Telemetry;
 use sandkeep_audit::AuditLog;
 use sandkeep_core::event::EventSeq;
-use sandkeep_core::{ExecId, Principal, Purpose, SandboxId, Verb, limits};
+use sandkeep_core::ledger::Reservation;
+use sandkeep_core::{ExecId, Owner, Principal, Purpose, SandboxId, Verb, limits};
 use sandkeep_guestlink::journal::JournalLimits;
 use sandkeep_home::{Battery, DataDir};
 use sandkeep_image::{Template, source::registry::Registries};
@@ -220,6 +221,13 @@ impl Broker {
     /// goes, it is.
     pub fn admit_command(&self, who: &Principal) -> Result<CommandPlace, Error> {
         Ok(CommandPlace { _slot: self.shared.commands.take(&who.organization)? })
+    }
+
+    /// Memory that one more request of this principal may take.
+    pub fn request_memory(&self, who: &Principal) -> Reservation {
+        let Principal { organization, user, .. } = who;
+        let (organization, user) = (organization.clone(), user.clone());
+        self.shared.requests.open(&Owner { organization, user, project: String::new() })
     }
 
     /// The events of this node after this one, or after all that there are.

@@ -8,6 +8,7 @@ pub(crate) mod quota;
 pub(crate) mod rate;
 pub(crate) mod refusals;
 pub(crate) mod slots;
+pub(crate) mod turns;
 
 use std::collections::BTreeMap;
 use std::fmt;

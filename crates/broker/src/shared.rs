@@ -28,6 +28,7 @@ use crate::policy::host_disk;
 use crate::policy::rate::Rates;
 use crate::policy::refusals::Refusals;
 use crate::policy::slots::Slots;
+use crate::policy::turns::Turns;
 use crate::records::directory::{Directory, LocalDirectory};
 use crate::records::events::EventLog;
 use crate::records::names::NameIndex;
@@ -77,6 +78,8 @@ pub(super) struct Shared {
     pub journal: JournalLimits,
     /// Data that the daemon stores for owners in its data directory.
     pub held: Arc<Ledger>,
+    /// Memory of requests under way.
+    pub requests: Arc<Ledger>,
     /// Memory of buffered answers.
     pub answers: Arc<Ledger>,
     pub telemetry: Arc<Telemetry>,
@@ -86,6 +89,8 @@ pub(super) struct Shared {
     pub rates: Rates,
     /// Slots for file work on the host.
     pub file_work: Slots,
+    /// Turns at reading a log from its files.
+    pub log_reads: Turns,
     /// Races under way.
     pub races: Slots,
     /// Who follows the events.
@@ -115,6 +120,11 @@ pub(super) struct Shared {
     /// What is told of services outside.
     services: RwLock<Vec<Arc<dyn Service>>>,
 }
+
+const REQUESTS: Shares = Shares {
+    organization_mb: Some(limits::REQUESTS_ORGANIZATION_MB),
+    user_mb: Some(limits::REQUESTS_USER_MB),
+};
 
 const ANSWERS: Shares = Shares {
     organization_mb: Some(limits::ANSWERS_ORGANIZATION_MB),
@@ -147,6 +157,7 @@ impl Shared {
         Self {
             network,
             held: host_disk::ledger(parts.data.path(), &parts.policy),
+            requests: Ledger::new("request_mb", REQUESTS, |_| Ok(())),
             answers: Ledger::new("answers", ANSWERS, |_| Ok(())),
             batteries: Batteries::in_data_dir(parts.data.path()),
             timelines: Timelines::in_data_dir(parts.data.path()),
@@ -173,6 +184,7 @@ impl Shared {
                 "diffs and reverts at once of one organization",
                 limits::TREE_WORK_AT_ONCE_MAX,
             ),
+            log_reads: Turns::new(limits::LOG_READS_MAX, limits::LOG_READS_TENANT_MAX),
             races: Slots::new("races at once of one organization", limits::RACES_MAX),
             followers: Slots::new("followers of events", limits::EVENT_FOLLOWERS_MAX),
             webhooks: Webhooks::default(),

@@ -25,6 +25,7 @@ use tracing::warn;
 
 use crate::Broker;
 use crate::error::Error;
+use crate::policy::slots::check_share;
 use crate::records::events::{Consumer, EVENTS, StartAt};
 use crate::shared::Shared;
 use delivery::{Failure, Receiver};
@@ -118,14 +119,14 @@ impl Webhooks {
         let of_user = |webhook: &&Arc<Webhook>| {
             webhook.owner.organization == who.organization && webhook.owner.user == who.user
         };
-        let full = |what, limit| Err(Error::LimitReached { what, limit });
         if all.iter().filter(of_user).count() >= limits::WEBHOOKS_PER_USER_MAX {
-            return full("webhooks of one user", limits::WEBHOOKS_PER_USER_MAX);
+            let (what, limit) = ("webhooks of one user", limits::WEBHOOKS_PER_USER_MAX);
+            return Err(Error::LimitReached { what, limit });
         }
-        if all.len() >= limits::WEBHOOKS_MAX {
-            return full("webhooks", limits::WEBHOOKS_MAX);
-        }
-        Ok(())
+        let of_organization =
+            |webhook: &&Arc<Webhook>| webhook.owner.organization == who.organization;
+        let own = all.iter().filter(of_organization).count();
+        check_share(("webhooks of one organization", limits::WEBHOOKS_MAX), all.len(), own)
     }
 }
 

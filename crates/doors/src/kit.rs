@@ -5,7 +5,7 @@
 //! connection → listen     TCP or a Unix socket, TLS or not; whose socket is it? (once per connection)
 //! request    → correlation, observe   it gets its id, and is counted when it is answered
 //!            → gate       who is it, and may they? (peer, Host, Origin, credential, scope)
-//!            → reception  may its principal make one more request now?
+//!            → reception  may its principal make one more request now? is there memory for it?
 //!            → audit      space for its record, if it may change something
 //!            → handler    the door's own; one call of the broker
 //!            → audit      its record, before it is answered
@@ -25,10 +25,12 @@ pub mod long_answer;
 pub mod message;
 mod observe;
 mod origins;
+pub mod paced;
 pub mod path;
 pub mod query;
 mod reception;
 mod refusal;
+pub mod request_memory;
 mod stream_lease;
 pub mod tls;
 mod unread;

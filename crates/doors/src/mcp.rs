@@ -28,10 +28,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use axum::Router;
+use axum::body::Body;
 use axum::extract::Request;
 use axum::http::request::Parts;
-use axum::response::Response;
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use axum::{Router, middleware};
 use futures_util::stream::BoxStream;
 use rmcp::handler::server::ServerHandler;
 use rmcp::model::{
@@ -46,6 +48,7 @@ use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, Stream
 use serde_json::Value;
 use tracing::{Instrument as _, Span};
 
+use crate::kit::request_memory::collect;
 use crate::kit::{Dialect, Kit, Refusal};
 use crate::ports::PortDoor;
 use crate::rest::Rest;
@@ -176,7 +179,17 @@ pub fn door(kit: &Kit, ports: &Arc<PortDoor>) -> Router {
     let server = move || Ok(mcp.clone());
     let service =
         StreamableHttpService::new(server, Arc::new(NeverSessionManager::default()), config);
-    kit.door(McpDialect, Router::new().route_service(PATH, service))
+    let routes = Router::new().route_service(PATH, service).layer(middleware::from_fn(read_first));
+    kit.door(McpDialect, routes)
+}
+
+/// rmcp reads bodies by itself. What it gets here was read as all bodies are: in time, and counted.
+async fn read_first(request: Request, next: Next) -> Response {
+    let (head, body) = request.into_parts();
+    match collect(body, limits::MCP_MESSAGE_MAX_BYTES, || Refusal::BodyTooLarge).await {
+        Ok(bytes) => next.run(Request::from_parts(head, Body::from(bytes))).await,
+        Err(refusal) => refusal.into_response(),
+    }
 }
 
 /// The span of the caller's HTTP request, because rmcp serves the call in another task.

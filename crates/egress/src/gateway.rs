@@ -23,6 +23,7 @@ use crate::ca::{Authority, CaError};
 use crate::policy::Compiled;
 use crate::rules::Rules;
 use crate::sandbox::Sandbox;
+use crate::tenant::{Tenant, Tenants};
 
 /// What the operator of the daemon decides for all sandboxes.
 #[derive(Clone)]
@@ -92,7 +93,8 @@ pub(crate) struct Shared {
     roots: Roots,
     pub(crate) resolver: Arc<dyn Resolve>,
     pub(crate) times: Times,
-    pub(crate) lookups: Semaphore,
+    pub(crate) lookups: Arc<Semaphore>,
+    tenants: Tenants,
     pub(crate) authority: Authority,
     client: OnceLock<Arc<ClientConfig>>,
     /// All connections that there may be.
@@ -112,7 +114,8 @@ impl Gateway {
             roots,
             resolver,
             times,
-            lookups: Semaphore::new(EGRESS_LOOKUPS_ALL_MAX),
+            lookups: Arc::new(Semaphore::new(EGRESS_LOOKUPS_ALL_MAX)),
+            tenants: Tenants::default(),
             authority: Authority::new(ca_dir),
             client: OnceLock::new(),
             connections_max: connections_max(),
@@ -123,15 +126,18 @@ impl Gateway {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Serves the sockets of a sandbox until the attachment is dropped. Needs a tokio runtime.
+    /// Serves the sockets of a sandbox until the attachment is dropped. The sandboxes of one organization share what
+    /// there is for all. Needs a tokio runtime.
     pub fn open(
         &self,
         id: SandboxId,
+        organization: &str,
         sockets: Sockets,
         rules: Rules,
         recorder: Arc<dyn Recorder>,
     ) -> Result<Attachment, GatewayError> {
-        let sandbox = Sandbox::new(id, Arc::clone(&self.shared), rules, recorder);
+        let tenant = self.shared.tenants.of(organization);
+        let sandbox = Sandbox::new((id, tenant), Arc::clone(&self.shared), rules, recorder);
         Attachment::open(Arc::new(sandbox), sockets).map_err(GatewayError::Sockets)
     }
 
@@ -175,17 +181,22 @@ impl Shared {
         Arc::clone(self.client.get_or_init(|| Arc::new(self.roots.client_config())))
     }
 
-    /// Takes one of all connections. A sandbox that has `own` may have as many as are left, so that one alone cannot
-    /// take all.
-    pub(crate) fn take_connection(&self, own: u64) -> bool {
+    /// Takes one of all connections. An organization may have as many as are left, in whichever of its sandboxes, so
+    /// that one alone cannot take all.
+    pub(crate) fn take_connection(&self, tenant: &Tenant) -> bool {
+        let own = tenant.open.fetch_add(1, Relaxed);
         let taken = self.open.fetch_update(Relaxed, Relaxed, |open| {
             let left = self.connections_max.saturating_sub(open);
             (own < left).then_some(open + 1)
         });
+        if taken.is_err() {
+            tenant.open.fetch_sub(1, Relaxed);
+        }
         taken.is_ok()
     }
 
-    pub(crate) fn give_connection(&self) {
+    pub(crate) fn give_connection(&self, tenant: &Tenant) {
+        tenant.open.fetch_sub(1, Relaxed);
         self.open.fetch_sub(1, Relaxed);
     }
 

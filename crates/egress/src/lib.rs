@@ -37,7 +37,7 @@
 //! let mut rules = Rules::default();
 //! rules.policy.allow.push("pypi.org".parse()?);
 //! let id = SandboxId::random();
-//! let attachment = gateway.open(id, sockets, rules.clone(), Arc::new(Printer))?;
+//! let attachment = gateway.open(id, "acme", sockets, rules.clone(), Arc::new(Printer))?;
 //! rules.policy.allow.push("files.pythonhosted.org".parse()?);
 //! attachment.replace(rules);
 //! println!("{:?}", attachment.usage());
@@ -69,6 +69,7 @@ mod resolver;
 mod rules;
 mod sandbox;
 mod stream;
+mod tenant;
 mod terminate;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use sandkeep_core::SandboxId;
@@ -23,10 +24,12 @@ use crate::names::Names;
 use crate::policy::{Compiled, Finding, Host, Reach};
 use crate::rate::Rate;
 use crate::rules::Rules;
+use crate::tenant::Tenant;
 
 pub(crate) struct Sandbox {
     pub(crate) id: SandboxId,
     pub(crate) gateway: Arc<Shared>,
+    tenant: Arc<Tenant>,
     recorder: Arc<dyn Recorder>,
     rules: RwLock<Arc<Compiled>>,
     /// As they were given, with what the owner always allows since.
@@ -38,7 +41,7 @@ pub(crate) struct Sandbox {
     pub(crate) meter: Arc<Meter>,
     pub(crate) queries: Rate,
     records: Rate,
-    pub(crate) lookups: tokio::sync::Semaphore,
+    lookups: Arc<Semaphore>,
     /// Everything of this sandbox ends.
     pub(crate) stop: CancellationToken,
     counts: Totals,
@@ -130,7 +133,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Sandbox {
     pub(crate) fn new(
-        id: SandboxId,
+        (id, tenant): (SandboxId, Arc<Tenant>),
         gateway: Arc<Shared>,
         rules: Rules,
         recorder: Arc<dyn Recorder>,
@@ -140,6 +143,7 @@ impl Sandbox {
             id,
             rules: RwLock::new(Arc::new(gateway.compile(&rules))),
             gateway,
+            tenant,
             recorder,
             given: Mutex::new(rules),
             names: Mutex::default(),
@@ -149,7 +153,7 @@ impl Sandbox {
             meter: Arc::new(Meter::new()),
             queries: Rate::new(EGRESS_QUERIES_PER_SEC, second, EGRESS_QUERIES_BURST),
             records: Rate::new(EGRESS_RECORDS_PER_SEC, second, EGRESS_RECORDS_BURST),
-            lookups: tokio::sync::Semaphore::new(EGRESS_LOOKUPS_MAX),
+            lookups: Arc::new(Semaphore::new(EGRESS_LOOKUPS_MAX)),
             stop: CancellationToken::new(),
             counts: Totals::default(),
         };
@@ -206,7 +210,7 @@ impl Sandbox {
         let max = self.rules().limits.connections.unwrap_or(EGRESS_CONNECTIONS_DEFAULT);
         let mut open = lock(&self.connections);
         let own = u64::try_from(open.len()).unwrap_or(u64::MAX);
-        if own >= u64::from(max) || !self.gateway.take_connection(own) {
+        if own >= u64::from(max) || !self.gateway.take_connection(&self.tenant) {
             return None;
         }
         let connection = Arc::new(Connection {
@@ -218,6 +222,17 @@ impl Sandbox {
         open.insert(connection.number, Arc::clone(&connection));
         drop(open);
         Some(Admitted { sandbox: Arc::clone(self), connection })
+    }
+
+    /// Waits for a turn to look a name up: of the sandbox, of its organization, and of all, in this order, so that
+    /// nobody's queue is in the way of others. It lasts until it is dropped.
+    pub(crate) async fn lookup_turn(&self) -> [OwnedSemaphorePermit; 3] {
+        let turn = async |of: &Arc<Semaphore>| {
+            Arc::clone(of).acquire_owned().await.expect("it is never closed")
+        };
+        let own = turn(&self.lookups).await;
+        let tenant = turn(&self.tenant.lookups).await;
+        [own, tenant, turn(&self.gateway.lookups).await]
     }
 
     pub(crate) fn cut_all(&self) {
@@ -328,6 +343,6 @@ pub(crate) struct Admitted {
 impl Drop for Admitted {
     fn drop(&mut self) {
         lock(&self.sandbox.connections).remove(&self.connection.number);
-        self.sandbox.gateway.give_connection();
+        self.sandbox.gateway.give_connection(&self.sandbox.tenant);
     }
 }

@@ -91,16 +91,21 @@ pub(crate) async fn connect(
     Ok(stream)
 }
 
-async fn lookup(sandbox: &Sandbox, name: &str) -> Result<Vec<IpAddr>, UpstreamError> {
+/// The addresses of a name, if they are found in time.
+pub(crate) async fn lookup(sandbox: &Sandbox, name: &str) -> Result<Vec<IpAddr>, UpstreamError> {
     let failed = |source| UpstreamError::Lookup { host: name.to_owned(), source };
-    let turns = async {
-        // Neither is ever closed. A sandbox waits for its own turn first, so that its queue is not everybody's.
-        (sandbox.lookups.acquire().await, sandbox.gateway.lookups.acquire().await)
-    };
     let timed_out = || failed(io::ErrorKind::TimedOut.into());
-    let _turns = timeout(EGRESS_DIAL, turns).await.map_err(|_| timed_out())?;
-    let found = timeout(EGRESS_DIAL, sandbox.gateway.resolver.resolve(name)).await;
-    found.map_err(|_| timed_out())?.map_err(failed)
+    let turn = timeout(EGRESS_DIAL, sandbox.lookup_turn()).await.map_err(|_| timed_out())?;
+    let (resolver, wanted) = (Arc::clone(&sandbox.gateway.resolver), name.to_owned());
+    // The system's resolver cannot be told to stop: it holds a thread until it is done. So the turn lasts as long,
+    // although nobody waits for the answer any more.
+    let looking = tokio::spawn(async move {
+        let found = resolver.resolve(&wanted).await;
+        drop(turn);
+        found
+    });
+    let found = timeout(EGRESS_DIAL, looking).await.map_err(|_| timed_out())?;
+    found.map_err(|error| failed(io::Error::other(error)))?.map_err(failed)
 }
 
 /// Connects and speaks TLS, with the first of the protocols that the server speaks, too.

@@ -25,9 +25,7 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, ClientBuilder, Response, Url};
 use tokio::net::TcpStream;
 
-use sandkeep_core::limits::OUTGOING_CONNECT;
-
-use resolve::Resolve as _;
+use sandkeep_core::limits::{OUTGOING_CONNECT, OUTGOING_RESOLVE};
 
 pub use address::{is_own, is_public};
 pub use allowed::{Allowed, InvalidAllowed};
@@ -163,7 +161,7 @@ async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, OutgoingError
         std::io::ErrorKind::NotFound => OutgoingError::Unknown { host: host.to_owned() },
         _ => OutgoingError::Resolve { host: host.to_owned(), source },
     };
-    let found = resolve::SystemResolver.resolve(host).await.map_err(failed)?;
+    let found = resolve::within(OUTGOING_RESOLVE, host).await.map_err(failed)?;
     Ok(found.into_iter().map(|address| SocketAddr::new(address, port)).collect())
 }
 

@@ -199,6 +199,10 @@ fn restrict(tree: &OwnedFd, mode: Mode) -> io::Result<()> {
     let hard = getrlimit(Resource::Nofile).maximum;
     let wanted = hard.unwrap_or(limits::RULEFS_DESCRIPTORS_MAX).min(limits::RULEFS_DESCRIPTORS_MAX);
     setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: Some(wanted) })?;
+    // What it remembers of files grows with what the sandbox makes the kernel remember. Beyond the limit the server
+    // ends, and with it after some attempts this mount: no other.
+    let most = Some(limits::RULEFS_MEMORY_MAX_BYTES);
+    setrlimit(Resource::Data, Rlimit { current: most, maximum: most })?;
     let capabilities = match mode {
         Mode::ZeroMessage => CAPABILITIES,
         Mode::Passthrough => CAPABILITIES_PASSTHROUGH,

@@ -132,7 +132,9 @@ async fn open(
     };
     let recorder = Arc::new(SandboxRecorder::of(shared, room, home, telling::subject(meta)));
     let gateway = &shared.network.gateway;
-    let opened = gateway.open(meta.id.clone(), sockets, rules, Arc::clone(&recorder) as _);
+    let organization = &meta.owner.organization;
+    let opened =
+        gateway.open(meta.id.clone(), organization, sockets, rules, Arc::clone(&recorder) as _);
     let attachment = opened.map_err(|source| Error::Gateway { id: meta.id.clone(), source })?;
     attachment.add_earlier_bytes(earlier);
     room.open(attachment, recorder);

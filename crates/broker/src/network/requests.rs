@@ -85,6 +85,7 @@ impl Broker {
         limit: usize,
     ) -> Result<Vec<Decision>, Error> {
         self.shared.find(who, id)?;
+        let _turn = self.shared.log_reads.wait(&who.organization).await;
         self.shared.network.flush().await;
         let home = self.shared.data.home(id).path().to_owned();
         let read = move |_: &sandkeep_home::DataDir| {

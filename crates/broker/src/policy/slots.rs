@@ -58,6 +58,19 @@ impl Slots {
     }
 }
 
+/// The same rule for things that are kept: whether an organization that has `own` of `all` such things, of which there may
+/// be `limit`, may have one more.
+pub(crate) fn check_share(
+    (what, limit): (&'static str, usize),
+    all: usize,
+    own: usize,
+) -> Result<(), Error> {
+    match own < limit.saturating_sub(all) {
+        true => Ok(()),
+        false => Err(Error::LimitReached { what, limit: own }),
+    }
+}
+
 impl Drop for Slot {
     fn drop(&mut self) {
         let mut held = locked(&self.held);
@@ -86,5 +99,21 @@ mod tests {
         drop((greedy, second, third));
         assert_eq!(all("greedy").len(), 4, "what was given back can be had again");
         assert!(locked(&slots.held).is_empty());
+    }
+
+    #[test]
+    fn things_that_are_kept_are_shared_in_the_same_way() {
+        let mut all = 0;
+        let mut fill = |_name: &str| {
+            let more = (0..).take_while(|own| {
+                let may = check_share(("webhooks of one organization", 8), all, *own).is_ok();
+                all += usize::from(may);
+                may
+            });
+            more.count()
+        };
+        assert_eq!(["greedy", "second", "third", "fourth"].map(&mut fill), [4, 2, 1, 1]);
+        let refused = check_share(("webhooks of one organization", 8), 8, 0);
+        assert!(matches!(refused, Err(Error::LimitReached { limit: 0, .. })));
     }
 }

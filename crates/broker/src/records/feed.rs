@@ -136,6 +136,7 @@ impl Broker {
         after: Option<EventSeq>,
         limit: usize,
     ) -> Result<EventPage, Error> {
+        let _turn = self.shared.log_reads.wait(&who.organization).await;
         let mut subscription = self.subscribe_from(after.unwrap_or(EventSeq::START))?;
         let (mut items, mut gap, mut more) = (Vec::new(), None, true);
         for _ in 0..limits::EVENT_PAGE_SCAN_MAX {

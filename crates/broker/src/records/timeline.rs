@@ -171,6 +171,7 @@ impl Broker {
         limit: usize,
     ) -> Result<Vec<LogEntry>, Error> {
         let handle = self.shared.find(who, id)?;
+        let _turn = self.shared.log_reads.wait(&who.organization).await;
         let execs = self.last_execs(&handle, limit).await?;
         catch_up(&self.shared).await?;
         let Past { events, earlier } = past(&self.shared, id).await?;

@@ -1,7 +1,7 @@
 //! Who sees which events.
 
 use super::world::{World, create, me};
-use crate::{Broker, EventFilter, Fed};
+use crate::{Broker, EventFilter, Fed, NetworkLogPart};
 use sandkeep_core::event::{EventSeq, KindPattern, Kinds};
 use sandkeep_core::{Principal, Scope, SpecDraft, limits};
 
@@ -83,4 +83,32 @@ async fn an_organization_cannot_take_all_places_of_followers() {
     follow(&principal("other", "bob", None, Scope::Read)).expect("a place is left");
     drop(all);
     follow(&greedy).expect("what was given back can be had again");
+}
+
+#[tokio::test]
+async fn readers_of_logs_wait_for_those_of_their_own_organization_alone() {
+    let world = World::new();
+    let broker = world.open().await;
+    let [greedy, other] = ["greedy", "other"].map(|name| principal(name, "ann", None, Scope::Read));
+    let hers = broker.create(&greedy, SpecDraft::default()).await.expect("a sandbox").id;
+    let mut turns = Vec::new();
+    for _ in 0..limits::LOG_READS_TENANT_MAX {
+        turns.push(broker.shared.log_reads.wait("greedy").await);
+    }
+    let filter = EventFilter::default();
+    let mut page = Box::pin(broker.event_page(&greedy, &filter, None, 10));
+    let mut log = Box::pin(broker.log(&greedy, &hers, 10));
+    let part = NetworkLogPart::All;
+    let mut network = Box::pin(broker.network_log(&greedy, &hers, part, 10));
+    tokio::select! {
+        biased;
+        _ = &mut page => panic!("it did not wait"),
+        _ = &mut log => panic!("it did not wait"),
+        _ = &mut network => panic!("it did not wait"),
+        read = broker.event_page(&other, &filter, None, 10) => drop(read.expect("a page")),
+    }
+    turns.clear();
+    page.await.expect("a page");
+    log.await.expect("a log");
+    network.await.expect("a log");
 }

@@ -178,3 +178,28 @@ async fn three_days_of_failure_disable_a_webhook_also_over_a_restart_and_nothing
     // Two sandboxes were made, and it was disabled.
     assert!(*counted.borrow() >= count + 3, "each event of the meantime was sent");
 }
+
+#[tokio::test]
+async fn an_organization_of_many_users_leaves_webhooks_to_others() {
+    let world = World::new();
+    let broker = world.open().await;
+    let (url, _counted) = receiver().await;
+    let who = |organization: &str, user: usize| Principal {
+        organization: organization.to_owned(),
+        user: user.to_string(),
+        project: None,
+        scopes: [Scope::Read, Scope::Write].into_iter().collect(),
+    };
+    let draft = CreateWebhook { url, ..CreateWebhook::default() };
+    let mut made = 0;
+    let refused = loop {
+        let user = who("greedy", made / limits::WEBHOOKS_PER_USER_MAX);
+        match broker.create_webhook(&user, draft.clone()).await {
+            Ok(_) => made += 1,
+            Err(refused) => break refused,
+        }
+    };
+    assert!(matches!(refused, Error::LimitReached { .. }), "{refused:?}");
+    assert_eq!(made, limits::WEBHOOKS_MAX / 2);
+    broker.create_webhook(&who("other", 0), draft).await.expect("some are left");
+}

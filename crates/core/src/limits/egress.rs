@@ -15,8 +15,9 @@ pub const EGRESS_DIAL: Duration = Duration::from_secs(15);
 pub const EGRESS_DIAL_STAGGER: Duration = Duration::from_millis(250);
 /// Addresses of one host that are tried.
 pub const EGRESS_ADDRESSES_MAX: usize = 8;
-/// Concurrent lookups of host names, of one sandbox and of all.
+/// Concurrent lookups of host names, of one sandbox, of one organization and of all. Each holds a thread.
 pub const EGRESS_LOOKUPS_MAX: usize = 16;
+pub const EGRESS_LOOKUPS_TENANT_MAX: usize = 32;
 pub const EGRESS_LOOKUPS_ALL_MAX: usize = 128;
 /// Buffer of each direction of a connection.
 pub const EGRESS_BUFFER_BYTES: usize = 32 * 1024;

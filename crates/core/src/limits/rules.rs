@@ -16,6 +16,8 @@ pub const RULEFS_WAY_MAX_NAMES: usize = 50_000;
 pub const RULEFS_OPEN_MAX: usize = 1_024;
 /// The descriptors that one server may have, including those of deleted files that are still in use.
 pub const RULEFS_DESCRIPTORS_MAX: u64 = 16_384;
+/// The memory that one server may have.
+pub const RULEFS_MEMORY_MAX_BYTES: u64 = 512 * 1024 * 1024;
 /// Threads of a server that answer requests.
 pub const RULEFS_THREADS: usize = 2;
 /// Maximum size of one read or write.

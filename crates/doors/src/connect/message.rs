@@ -2,17 +2,16 @@
 
 use std::io::Read;
 
-use axum::body::Body;
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, header};
 use bytes::Bytes;
 use flate2::read::GzDecoder;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 
 use super::Form;
 use crate::kit::Refusal;
-use sandkeep_core::limits::{BODY_READ, CONNECT_MESSAGE_MAX_BYTES};
+use crate::kit::request_memory::{collect, take};
+use sandkeep_core::limits::CONNECT_MESSAGE_MAX_BYTES;
 
 /// Flags and length.
 const HEAD_LEN: usize = 5;
@@ -31,7 +30,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Message<T> {
         let (head, body) = request.into_parts();
         check_head(&head.headers, Form::Unary)?;
         let compression = compression(&head.headers, header::CONTENT_ENCODING.as_str())?;
-        let bytes = collect(body, CONNECT_MESSAGE_MAX_BYTES).await?;
+        let bytes = collect(body, CONNECT_MESSAGE_MAX_BYTES, too_large).await?;
         parse(&compression.undo(bytes)?).map(Self)
     }
 }
@@ -43,7 +42,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for StreamMessage<T> {
         let (head, body) = request.into_parts();
         check_head(&head.headers, Form::Stream)?;
         let compression = compression(&head.headers, "connect-content-encoding")?;
-        let bytes = collect(body, CONNECT_MESSAGE_MAX_BYTES + HEAD_LEN).await?;
+        let bytes = collect(body, CONNECT_MESSAGE_MAX_BYTES + HEAD_LEN, too_large).await?;
         parse(&unframed(bytes, compression)?).map(Self)
     }
 }
@@ -92,10 +91,11 @@ impl Compression {
                 let bounded = CONNECT_MESSAGE_MAX_BYTES as u64 + 1;
                 let read = GzDecoder::new(&*bytes).take(bounded).read_to_end(&mut plain);
                 read.map_err(|error| Refusal::BodyBroken { problem: error.to_string() })?;
-                match plain.len() > CONNECT_MESSAGE_MAX_BYTES {
-                    true => Err(too_large()),
-                    false => Ok(plain.into()),
+                if plain.len() > CONNECT_MESSAGE_MAX_BYTES {
+                    return Err(too_large());
                 }
+                take(plain.len())?;
+                Ok(plain.into())
             }
         }
     }
@@ -103,16 +103,6 @@ impl Compression {
 
 fn too_large() -> Refusal {
     Refusal::MessageTooLarge
-}
-
-async fn collect(body: Body, max: usize) -> Result<Bytes, Refusal> {
-    let limited = Limited::new(body, max).collect();
-    match tokio::time::timeout(BODY_READ, limited).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(error)) => Err(Refusal::BodyBroken { problem: error.to_string() }),
-        Err(_elapsed) => Err(Refusal::BodyTooSlow),
-    }
 }
 
 /// The message in the one frame of a request.
@@ -168,6 +158,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Body;
     use std::io::Write;
 
     use flate2::{Compression as Level, write::GzEncoder};

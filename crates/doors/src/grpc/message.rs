@@ -11,6 +11,7 @@ use prost::Message;
 
 use super::{HEAD_LEN, MEDIA_TYPE};
 use crate::kit::Refusal;
+use crate::kit::request_memory::{give, is_read, take};
 use sandkeep_core::limits::{BODY_READ, GRPC_MESSAGE_MAX_BYTES};
 
 /// The one message of a call.
@@ -20,6 +21,8 @@ pub struct Unary<T>(pub T);
 pub struct Messages<T> {
     body: Body,
     read: BytesMut,
+    /// The size of the last message, which counts until the next one is asked for.
+    last: usize,
     of: PhantomData<fn() -> T>,
 }
 
@@ -42,15 +45,18 @@ impl<T, S: Send + Sync> FromRequest<S> for Messages<T> {
     async fn from_request(request: Request, _state: &S) -> Result<Self, Refusal> {
         let (head, body) = request.into_parts();
         check_media(&head.headers)?;
-        Ok(Self { body, read: BytesMut::new(), of: PhantomData })
+        Ok(Self { body, read: BytesMut::new(), last: 0, of: PhantomData })
     }
 }
 
 impl<T: Message + Default> Messages<T> {
     /// The next message; `None` after the last.
     pub async fn next(&mut self) -> Result<Option<T>, Refusal> {
+        let last = std::mem::take(&mut self.last);
         loop {
             if let Some(frame) = take_frame(&mut self.read)? {
+                give(last);
+                self.last = HEAD_LEN + frame.len();
                 let message = T::decode(frame);
                 return message.map(Some).map_err(|wrong| malformed(&wrong.to_string()));
             }
@@ -60,6 +66,7 @@ impl<T: Message + Default> Messages<T> {
                     false => Err(malformed("the last message is cut off")),
                 };
             };
+            take(bytes.len())?;
             self.read.extend_from_slice(&bytes);
         }
     }
@@ -68,7 +75,10 @@ impl<T: Message + Default> Messages<T> {
         loop {
             let frame = tokio::time::timeout(BODY_READ, self.body.frame()).await;
             match frame.map_err(|_elapsed| Refusal::BodyTooSlow)? {
-                None => return Ok(None),
+                None => {
+                    is_read();
+                    return Ok(None);
+                }
                 Some(Err(error)) => return Err(Refusal::BodyBroken { problem: error.to_string() }),
                 Some(Ok(frame)) => {
                     if let Ok(bytes) = frame.into_data() {

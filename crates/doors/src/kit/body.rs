@@ -4,11 +4,12 @@
 use axum::body::Body;
 use axum::http::{HeaderMap, header};
 use bytes::Bytes;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 
 use super::refusal::Refusal;
-use sandkeep_core::limits::{BODY_MAX_BYTES, BODY_READ, REFUSED_UPLOAD_READ};
+use super::request_memory::collect;
+use sandkeep_core::limits::{BODY_MAX_BYTES, REFUSED_UPLOAD_READ};
 
 /// The body of a request that requires one.
 pub async fn required<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T, Refusal> {
@@ -30,13 +31,7 @@ pub async fn optional<T: DeserializeOwned + Default>(
 
 async fn read(headers: &HeaderMap, body: Body) -> Result<Bytes, Refusal> {
     refuse_other_media(headers)?;
-    let limited = Limited::new(body, BODY_MAX_BYTES).collect();
-    match tokio::time::timeout(BODY_READ, limited).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(e)) if e.is::<LengthLimitError>() => Err(Refusal::BodyTooLarge),
-        Ok(Err(e)) => Err(Refusal::BodyBroken { problem: e.to_string() }),
-        Err(_elapsed) => Err(Refusal::BodyTooSlow),
-    }
+    collect(body, BODY_MAX_BYTES, || Refusal::BodyTooLarge).await
 }
 
 /// Refuses media types that are clearly not JSON. `curl -d` labels everything as a form and some clients use plain

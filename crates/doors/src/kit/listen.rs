@@ -40,7 +40,8 @@ use super::tls::Tls;
 use super::unread::Unread;
 use crate::auth::Mode;
 use sandkeep_core::limits::{
-    ACCEPT_RETRY, HEADERS_READ, SHUTDOWN_DRAIN, STRANGER_HEAD, TLS_HANDSHAKE,
+    ACCEPT_RETRY, CONNECTION_BUFFER_BYTES, HEADERS_READ, REQUEST_WINDOW_BYTES, SHUTDOWN_DRAIN,
+    STRANGER_HEAD, TLS_HANDSHAKE,
 };
 use sandkeep_sys::peer;
 
@@ -219,8 +220,13 @@ async fn speak<S>(
         router.call(Unread::wrap(request))
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
+    // What waits on a connection counts to its user (`request_memory`), so it has bounds that can be counted with.
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_READ);
+    builder.http1().max_buf_size(CONNECTION_BUFFER_BYTES);
     builder.http2().timer(TokioTimer::new()).keep_alive_interval(HEADERS_READ);
+    builder.http2().max_send_buf_size(CONNECTION_BUFFER_BYTES);
+    builder.http2().initial_connection_window_size(REQUEST_WINDOW_BYTES);
+    builder.http2().initial_stream_window_size(REQUEST_WINDOW_BYTES);
     let mut connection = pin!(builder.serve_connection_with_upgrades(stream, service));
     let result = tokio::select! {
         result = connection.as_mut() => result,

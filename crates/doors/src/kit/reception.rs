@@ -11,6 +11,7 @@ use super::audit::Slip;
 use super::dialect::{Dialect, in_words};
 use super::gate::{Connection, GateDecision, Peer, SignedBy};
 use super::refusal::Refusal;
+use super::request_memory::RequestMemory;
 use sandkeep_audit::RecordSpace;
 use sandkeep_broker::CommandPlace;
 use sandkeep_core::Principal;
@@ -29,9 +30,10 @@ pub async fn receive(State(desk): State<Arc<Desk>>, mut request: Request, next: 
     let mut room = None;
     let (visit, answer) = match admitted {
         GateDecision::Served(visit) => match desk.begin(&mut request, slip.as_ref()) {
-            Ok((place, space)) => {
+            Ok(Begun { place, space, memory }) => {
                 room = space;
-                (visit, hold(place, next.run(request).await))
+                let answer = answered(memory, next.run(request)).await;
+                (visit, hold(place, answer))
             }
             Err(refusal) => (visit, refusal.into_response()),
         },
@@ -45,6 +47,28 @@ pub async fn receive(State(desk): State<Arc<Desk>>, mut request: Request, next: 
     };
     drop(room);
     visit.finish(in_words(dialect, answer, &path), dialect.schemes())
+}
+
+/// What a request has taken when its handler begins.
+struct Begun {
+    place: Option<CommandPlace>,
+    space: Option<RecordSpace>,
+    /// `None` for callers that are not known.
+    memory: Option<RequestMemory>,
+}
+
+/// Runs the handler. What the request holds in memory counts until its answer is sent.
+async fn answered(
+    memory: Option<RequestMemory>,
+    handler: impl Future<Output = Response>,
+) -> Response {
+    match memory {
+        Some(memory) => {
+            let answer = memory.during(handler).await;
+            memory.until_sent(answer).unwrap_or_else(IntoResponse::into_response)
+        }
+        None => handler.await,
+    }
 }
 
 /// Keeps the place of a message until its answer is out.
@@ -64,15 +88,16 @@ impl Desk {
     }
 
     /// Whether the handler may begin. The place is held until the answer is out, the room until the record is written.
-    fn begin(
-        &self,
-        request: &mut Request,
-        slip: Option<&Slip>,
-    ) -> Result<(Option<CommandPlace>, Option<RecordSpace>), Refusal> {
+    fn begin(&self, request: &mut Request, slip: Option<&Slip>) -> Result<Begun, Refusal> {
         let place = self.limit(request)?;
-        let Some(slip) = slip else { return Ok((place, None)) };
+        let who = request.extensions().get::<Principal>();
+        let memory = match who {
+            Some(who) => Some(RequestMemory::take(&self.kit.broker, who, request)?),
+            None => None,
+        };
+        let Some(slip) = slip else { return Ok(Begun { place, space: None, memory }) };
         request.extensions_mut().insert(slip.clone());
-        Ok((place, slip.admit()?))
+        Ok(Begun { place, space: slip.admit()?, memory })
     }
 
     /// The broker is told what was refused, and to whom if that is known.

@@ -1,22 +1,18 @@
 //! Uploaded archives, for templates and workspaces.
 
-use std::time::Instant;
-
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
-use http_body_util::BodyExt;
 
 use super::openapi::{Guarded, OfSandbox, Stored, WithBody};
 use crate::kit::Refusal;
+use crate::kit::body::read_away;
+use crate::kit::paced::Paced;
 use crate::kit::path::Id;
 use crate::kit::who::Who;
 use sandkeep_broker::{Broker, Upload, UploadView, error::Error};
-use sandkeep_core::{
-    Principal, UploadId,
-    limits::{REFUSED_UPLOAD_READ, UPLOAD_MAX, UPLOAD_RATE_MIN_BYTES, UPLOAD_SILENCE_MAX},
-};
+use sandkeep_core::{Principal, UploadId};
 
 /// Upload an archive for workspaces
 ///
@@ -72,30 +68,9 @@ pub(super) async fn receive(
 
 async fn take_in(broker: &Broker, who: &Principal, body: &mut Body) -> Result<Upload, Refusal> {
     let mut upload = broker.begin_upload(who).await?;
-    let began = Instant::now();
-    // A client that sends a byte a minute must not hold an upload slot.
-    let too_slow = |bytes: u64| {
-        let took = began.elapsed();
-        took > UPLOAD_SILENCE_MAX && bytes < took.as_secs() * UPLOAD_RATE_MIN_BYTES
-    };
-    while let Some(frame) = tokio::time::timeout(UPLOAD_SILENCE_MAX, body.frame())
-        .await
-        .map_err(|_| Refusal::BodyTooSlow)?
-    {
-        if too_slow(upload.bytes()) || began.elapsed() > UPLOAD_MAX {
-            return Err(Refusal::BodyTooSlow);
-        }
-        let frame = frame.map_err(|e| Refusal::BodyBroken { problem: e.to_string() })?;
-        if let Ok(bytes) = frame.into_data() {
-            upload.write(&bytes).await?;
-        }
+    let mut pieces = Paced::new(body);
+    while let Some(piece) = pieces.next().await? {
+        upload.write(&piece).await?;
     }
     Ok(upload)
-}
-
-/// Drains a refused upload, so that the client reads our error and not a connection reset.
-async fn read_away(mut body: Body) {
-    let rest = async { while let Some(Ok(_)) = body.frame().await {} };
-    // A client that sends for longer gets a reset.
-    let _ = tokio::time::timeout(REFUSED_UPLOAD_READ, rest).await;
 }

@@ -1,10 +1,14 @@
 //! Bounds of connections, bytes and time.
 
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use sandkeep_core::limits::EGRESS_CONNECTIONS_ALL_MAX;
+use sandkeep_core::limits::{
+    EGRESS_CONNECTIONS_ALL_MAX, EGRESS_LOOKUPS_ALL_MAX, EGRESS_LOOKUPS_TENANT_MAX,
+};
 use sandkeep_core::network::{DecisionKind, NetworkVerdict};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -12,7 +16,8 @@ use tokio::time::timeout;
 
 use super::server::echo;
 use super::world::*;
-use crate::Times;
+use crate::upstream::{UpstreamError, lookup};
+use crate::{Attachment, Resolve, Rules, Times};
 
 /// As many descriptors as there may be, as a service has them.
 fn many_descriptors() -> u64 {
@@ -100,24 +105,79 @@ async fn a_connection_that_breaks_outside_breaks_inside() {
 }
 
 #[tokio::test]
-async fn no_sandbox_takes_the_connections_of_all() {
-    if !is_root("no_sandbox_takes_the_connections_of_all") {
+async fn no_organization_takes_the_connections_of_all_by_many_sandboxes() {
+    if !is_root("no_organization_takes_the_connections_of_all_by_many_sandboxes") {
         return;
     }
     let all = EGRESS_CONNECTIONS_ALL_MAX.min(many_descriptors() / 8);
+    let rules = || rules(json!({ "allow": [], "limits": { "connections": 1000 } }));
     let world = setup(json!({ "allow": [] }), &[]).build();
-    let gateway = &world.sandbox().gateway;
-    let (mut greedy, mut other) = (0, 0);
-    while gateway.take_connection(greedy) {
-        greedy += 1;
-    }
-    assert_eq!(greedy, all.div_ceil(2));
-    while gateway.take_connection(other) {
-        other += 1;
-    }
-    assert_eq!(other, (all / 2).div_ceil(2));
-    (0..greedy + other).for_each(|_| gateway.give_connection());
+    let sandboxes = |organization: &str| -> Vec<_> {
+        (0..20).map(|_| open(&world.gateway, organization, rules(), &world.log)).collect()
+    };
+    let (greedy, other) = (sandboxes("greedy"), sandboxes("other"));
+    let all_of = |sandboxes: &[Attachment]| -> Vec<_> {
+        let of_one = |one: &Attachment| {
+            let sandbox = Arc::clone(&one.sandbox);
+            std::iter::from_fn(move || sandbox.admit())
+        };
+        sandboxes.iter().flat_map(of_one).collect()
+    };
+    let taken = all_of(&greedy);
+    assert_eq!(taken.len() as u64, all.div_ceil(2));
+    let left = all_of(&other);
+    assert_eq!(left.len() as u64, (all / 2).div_ceil(2));
+    drop((taken, left));
     assert_eq!(world.gateway.totals().open, 0);
+    assert_eq!(all_of(&greedy).len() as u64, all.div_ceil(2), "what was given back can be had");
+}
+
+/// Does not answer for some names, as a name server that their owner has stopped.
+struct Stuck;
+
+#[async_trait::async_trait]
+impl Resolve for Stuck {
+    async fn resolve(&self, host: &str) -> std::io::Result<Vec<IpAddr>> {
+        match host.starts_with("stuck") {
+            true => std::future::pending().await,
+            false => Ok(vec![address(0)]),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_that_are_not_answered_hold_up_nobody_else_however_long_and_however_many() {
+    let test = "names_that_are_not_answered_hold_up_nobody_else_however_long_and_however_many";
+    if !is_root(test) {
+        return;
+    }
+    let resolver = Some(Arc::new(Stuck) as Arc<dyn Resolve>);
+    let world = Setup { resolver, ..setup(json!({ "allow": [] }), &[]) }.build();
+    let sandbox = |organization| {
+        let opened = open(&world.gateway, organization, Rules::default(), &world.log);
+        (Arc::clone(&opened.sandbox), opened)
+    };
+    // So many that each could have all lookups of a sandbox, and all together more than there are.
+    let greedy: Vec<_> = (0..12).map(|_| sandbox("greedy")).collect();
+    for round in 0..3 {
+        let all = greedy.iter().flat_map(|(sandbox, _)| {
+            (0..20).map(|at| (Arc::clone(sandbox), format!("stuck-{round}-{at}.example")))
+        });
+        let waiting = all.map(|(sandbox, name)| async move { lookup(&sandbox, &name).await });
+        for ended in futures_util::future::join_all(waiting).await {
+            let UpstreamError::Lookup { source, .. } = ended.expect_err("nobody answers") else {
+                panic!("it was not looked up")
+            };
+            assert_eq!(source.kind(), std::io::ErrorKind::TimedOut);
+        }
+        // Nobody waits for those any more, and the threads that they would have are still held.
+        let gateway = &greedy[0].0.gateway;
+        let held = EGRESS_LOOKUPS_ALL_MAX - gateway.lookups.available_permits();
+        assert_eq!(held, EGRESS_LOOKUPS_TENANT_MAX, "in round {round}");
+        let (other, _attachment) = sandbox("other");
+        let found = lookup(&other, "a.example").await.expect("others are answered");
+        assert_eq!(found, [address(0)]);
+    }
 }
 
 #[tokio::test]

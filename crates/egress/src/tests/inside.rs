@@ -48,7 +48,7 @@ impl Inside {
         let network = std::fs::File::open(of).expect("its network");
         let sockets = egress::set_up(network.into()).await.expect("this kernel can");
         let log: Arc<dyn Recorder> = Arc::clone(&world.log) as _;
-        let opened = world.gateway.open(SandboxId::random(), sockets, rules(policy), log);
+        let opened = world.gateway.open(SandboxId::random(), "acme", sockets, rules(policy), log);
         (inside, opened.expect("it opens"))
     }
 

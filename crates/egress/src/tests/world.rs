@@ -127,11 +127,22 @@ impl Setup {
         };
         let gateway = Gateway::new(settings);
         let log = Arc::new(Log::default());
-        let nothing = sandkeep_sys::egress::Sockets { tcp: Vec::new(), udp: Vec::new() };
-        let recorder: Arc<dyn Recorder> = Arc::clone(&log) as _;
-        let attachment = gateway.open(SandboxId::random(), nothing, self.rules, recorder);
-        World { gateway, attachment: attachment.expect("it opens"), log, realm, _dir: dir }
+        let attachment = open(&gateway, "acme", self.rules, &log);
+        World { gateway, attachment, log, realm, _dir: dir }
     }
+}
+
+/// One more sandbox.
+pub(crate) fn open(
+    gateway: &Gateway,
+    organization: &str,
+    rules: Rules,
+    log: &Arc<Log>,
+) -> Attachment {
+    let nothing = sandkeep_sys::egress::Sockets { tcp: Vec::new(), udp: Vec::new() };
+    let recorder: Arc<dyn Recorder> = Arc::clone(log) as _;
+    let opened = gateway.open(SandboxId::random(), organization, nothing, rules, recorder);
+    opened.expect("it opens")
 }
 
 impl World {

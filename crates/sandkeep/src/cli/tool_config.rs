@@ -10,6 +10,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 /// How many names an error shows; the rest is counted.
 const SHOWN_MAX: usize = 20;
@@ -42,96 +43,30 @@ fn shown(paths: &[String]) -> String {
     }
 }
 
-/// Directories all of whose files count.
-const DIRECTORIES: &[&str] = &[
-    ".bzr",
-    ".devcontainer",
-    ".direnv",
-    ".fleet",
-    ".githooks",
-    ".hg",
-    ".husky",
-    ".idea",
-    ".jj",
-    ".mise",
-    ".sl",
-    ".ssh",
-    ".svn",
-    ".vs",
-    ".vscode",
-    ".zed",
-];
+/// The names, which the Python client has as well: one list for all that write files from a sandbox.
+#[derive(serde::Deserialize)]
+struct Names {
+    /// Directories all of whose files count.
+    directories: Vec<String>,
+    files: Vec<String>,
+    /// A directory, and a file name in it or its prefix.
+    pairs: Vec<(String, String)>,
+    /// Plain data in a git repository: commits made in a sandbox are accepted, its settings are not.
+    git_data: Vec<String>,
+    git_data_directories: Vec<String>,
+    /// Names that, together with `HEAD`, make any directory a repository whose settings git obeys.
+    git_control: Vec<String>,
+    git_stores: Vec<String>,
+}
 
-const FILES: &[&str] = &[
-    ".autoenv",
-    ".autoenv.zsh",
-    ".bash_aliases",
-    ".bash_login",
-    ".bash_logout",
-    ".bash_profile",
-    ".bashrc",
-    ".devcontainer.json",
-    ".dir-locals.el",
-    ".envrc",
-    ".exrc",
-    ".gdbinit",
-    ".gitconfig",
-    ".lldbinit",
-    ".lvimrc",
-    ".mcp.json",
-    ".nvim.lua",
-    ".nvimrc",
-    ".pre-commit-config.yaml",
-    ".profile",
-    ".rtx.toml",
-    ".tool-versions",
-    ".vimrc",
-    ".zlogin",
-    ".zlogout",
-    ".zprofile",
-    ".zshenv",
-    ".zshrc",
-];
+static NAMES: LazyLock<Names> = LazyLock::new(|| {
+    let text = include_str!("../../../../clients/python/src/sandkeep/_apply/tool_config.json");
+    serde_json::from_str(text).expect("a test reads it")
+});
 
-/// A directory, and a file name in it or its prefix.
-const PAIRS: &[(&str, &str)] = &[
-    (".claude", "settings*"),
-    (".config", "autostart"),
-    (".config", "direnv"),
-    (".config", "fish"),
-    (".config", "git"),
-    (".config", "mise"),
-    (".config", "systemd"),
-    (".cursor", "hooks*"),
-    (".cursor", "mcp*"),
-    ("mise", "config.*"),
-];
-
-/// Plain data in a git repository: commits made in a sandbox are accepted, its settings are not.
-const GIT_DATA: &[&str] = &[
-    "auto_merge",
-    "cherry_pick_head",
-    "commit_editmsg",
-    "description",
-    "fetch_head",
-    "head",
-    "index",
-    "merge_head",
-    "merge_mode",
-    "merge_msg",
-    "orig_head",
-    "packed-refs",
-    "revert_head",
-    "shallow",
-    "squash_msg",
-];
-const GIT_DATA_DIRECTORIES: &[&str] = &["logs", "objects", "refs"];
-
-/// Names that, together with `HEAD`, make any directory a repository whose settings git obeys.
-const GIT_CONTROL: &[&str] =
-    &["commondir", "config", "config.worktree", "gitdir", "hooks", "info", "modules", "worktrees"];
-
-const GIT_STORES: [&str; 2] = ["objects", "refs"];
+fn has(names: &[String], name: &str) -> bool {
+    names.iter().any(|known| known == name)
+}
 
 /// What to do with such files.
 #[derive(Clone, Debug)]
@@ -167,7 +102,7 @@ impl Guard {
 }
 
 fn is_part_of_git(name: &str) -> bool {
-    name == "head" || GIT_CONTROL.contains(&name) || GIT_STORES.contains(&name)
+    name == "head" || has(&NAMES.git_control, name) || has(&NAMES.git_stores, name)
 }
 
 /// Refuses paths below a directory that make tools run commands. Call it before anything is written.
@@ -186,7 +121,7 @@ fn refuse<'a>(
         let ends = (1..=parts.len()).filter(|end| is_part_of_git(&parts[end - 1]));
         names.extend(ends.map(|end| parts[..end].to_vec()));
     }
-    let has = |dir: &[&[u8]], name: &str| {
+    let exists = |dir: &[&[u8]], name: &str| {
         let here = dir
             .iter()
             .map(|part| OsStr::from_bytes(part))
@@ -202,7 +137,7 @@ fn refuse<'a>(
         let in_git = whole.iter().position(|part| part == ".git");
         let of_git = match in_git {
             Some(at) => !is_git_data(&whole[at + 1..], arrival),
-            None => is_of_repository(&parts, &has),
+            None => is_of_repository(&parts, &exists),
         };
         arrival != Arrival::Directory && (of_git || is_named(&whole, arrival))
     };
@@ -230,17 +165,17 @@ fn fold(part: &[u8]) -> String {
 
 fn is_named(parts: &[String], arrival: Arrival) -> bool {
     let Some(last) = parts.last() else { return false };
-    let is_file = FILES.contains(&last.as_str())
+    let is_file = has(&NAMES.files, last)
         || last.ends_with(".code-workspace")
         || is_toml_of_mise(last)
         || ["lefthook", ".lefthook"].iter().any(|name| is_config_called(last, name));
     let is_pair = |pair: &[String]| {
-        PAIRS.iter().any(|(dir, name)| pair[0] == *dir && is_like(&pair[1], name))
+        NAMES.pairs.iter().any(|(dir, name)| pair[0] == *dir && is_like(&pair[1], name))
     };
-    let leads_to_pair = arrival == Arrival::Link && PAIRS.iter().any(|(dir, _)| last == dir);
+    let leads_to_pair = arrival == Arrival::Link && NAMES.pairs.iter().any(|(dir, _)| last == dir);
     is_file
         || leads_to_pair
-        || parts.iter().any(|part| DIRECTORIES.contains(&part.as_str()))
+        || parts.iter().any(|part| has(&NAMES.directories, part))
         || parts.windows(2).any(is_pair)
 }
 
@@ -269,20 +204,20 @@ fn is_git_data(rest: &[String], arrival: Arrival) -> bool {
     match rest.as_slice() {
         ["info", "exclude"] => true,
         ["objects", "info", name] => !name.ends_with("alternates"),
-        [name] => GIT_DATA.contains(name),
-        [directory, _, ..] => GIT_DATA_DIRECTORIES.contains(directory),
+        [name] => has(&NAMES.git_data, name),
+        [directory, _, ..] => has(&NAMES.git_data_directories, directory),
         [] => false,
     }
 }
 
 /// Whether a path belongs to a repository that is not called `.git`: git accepts any directory that has `HEAD`,
 /// `objects` and `refs`. They may arrive one at a time, so `HEAD` is refused beside any of the others.
-fn is_of_repository(parts: &[&[u8]], has: &impl Fn(&[&[u8]], &str) -> bool) -> bool {
+fn is_of_repository(parts: &[&[u8]], exists: &impl Fn(&[&[u8]], &str) -> bool) -> bool {
     let Some((last, dir)) = parts.split_last() else { return false };
-    let completes =
-        fold(last) == "head" && GIT_CONTROL.iter().chain(&GIT_STORES).any(|name| has(dir, name));
+    let completes = fold(last) == "head"
+        && NAMES.git_control.iter().chain(&NAMES.git_stores).any(|n| exists(dir, n));
     let controls = |(at, part): (usize, &&[u8])| {
-        GIT_CONTROL.contains(&fold(part).as_str()) && has(&parts[..at], "HEAD")
+        has(&NAMES.git_control, &fold(part)) && exists(&parts[..at], "HEAD")
     };
     completes || parts.iter().enumerate().any(controls)
 }
@@ -302,6 +237,18 @@ mod tests {
             .collect()
     }
 
+    /// What the Python client tries, too.
+    #[derive(serde::Deserialize)]
+    struct Cases {
+        refused: Vec<String>,
+        taken: Vec<String>,
+    }
+
+    fn cases() -> Cases {
+        let text = include_str!("../../../../clients/python/tests/tool_config_cases.json");
+        serde_json::from_str(text).expect("JSON")
+    }
+
     fn one(path: &str, arrival: Arrival) -> bool {
         let top = tempfile::tempdir().expect("a directory");
         refuse(top.path(), std::iter::once((path.as_bytes(), arrival))).is_err()
@@ -309,39 +256,8 @@ mod tests {
 
     #[test]
     fn what_makes_tools_run_commands_is_refused_at_every_depth_and_in_any_case() {
-        for path in [
-            ".git",
-            ".git/config",
-            ".GIT/Config",
-            "sub/.git/config",
-            ".git/config.worktree",
-            ".git/hooks/pre-commit",
-            ".git/info/attributes",
-            ".git/modules/x/config",
-            ".git/worktrees/x/gitdir",
-            ".git/commondir",
-            ".git/rebase-merge/git-rebase-todo",
-            ".git/objects/info/alternates",
-            ".g\u{200c}it/config",
-            "git~1/config",
-            ".envrc",
-            "a/b/.envrc",
-            ".vscode/tasks.json",
-            ".VSCode/settings.json",
-            ".idea/workspace.xml",
-            ".husky/pre-commit",
-            ".hu\u{17f}\u{212a}y/pre-commit",
-            "mise.toml",
-            ".mise.local.toml",
-            ".config/mise/config.toml",
-            "mise/config.toml",
-            ".tool-versions",
-            "x.code-workspace",
-            "lefthook.yml",
-            ".lefthook-local.toml",
-            ".bashrc",
-            ".ssh/authorized_keys",
-        ] {
+        for path in cases().refused {
+            let path = path.as_str();
             assert!(one(path, Arrival::File), "{path}");
             assert!(one(path, Arrival::Link), "{path} as a link");
         }
@@ -352,25 +268,8 @@ mod tests {
 
     #[test]
     fn files_and_commits_come_through() {
-        for path in [
-            "src/main.rs",
-            "config",
-            "hooks/useState.ts",
-            "HEAD",
-            ".gitignore",
-            ".gitattributes",
-            ".github/workflows/ci.yml",
-            ".git/HEAD",
-            ".git/index",
-            ".git/refs/heads/main",
-            ".git/objects/ab/cdef",
-            ".git/logs/HEAD",
-            "misery.toml",
-            "lefthooks/x",
-            ".config/app.toml",
-            ".config/gitui/theme",
-            ".claude/agents/one.md",
-        ] {
+        for path in cases().taken {
+            let path = path.as_str();
             assert!(!one(path, Arrival::File), "{path}");
         }
         assert!(!one(".git/hooks", Arrival::Directory));

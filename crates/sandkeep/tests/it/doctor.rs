@@ -1,13 +1,20 @@
 //! `sandkeep doctor`: whether the runtimes of this machine isolate, and the consequences if one does not.
 
+#[path = "../../../../tests/vm/machine.rs"]
+mod machine;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{Daemon, Patience, Ran, binary, cgroups_of, obstacle, until, until_some};
+use crate::on_btrfs_and_local;
+use crate::support::{
+    Daemon, Ground, Patience, Pool, Ran, binary, cgroups_of, obstacle, on_ground, until, until_some,
+};
 
 /// A doctor with directories of its own: one for its sandboxes, one for what it finds.
 pub(crate) struct Doctor {
@@ -94,6 +101,56 @@ fn everything_holds_on_every_other_runtime_that_works_here() {
         }
         assert_eq!(verdicts(battery, "leaked"), [""; 0], "{name}: {battery:#}");
     }
+}
+
+/// As the sandboxes of a daemon with this storage would be.
+fn everything_holds_on_storage(ground: &Ground) {
+    // zfs-fuse can stop answering for good while a dataset is mounted.
+    const LONGEST_SECS: &str = "1200";
+    let doctor = Doctor::new();
+    let storage = match ground {
+        Ground::Pool(pool) => format!("zfs:{}", pool.name),
+        Ground::Btrfs | Ground::Local => ground.name().to_owned(),
+    };
+    let program = doctor.command(&["--json", "--runtime", "native"]);
+    let mut command = Command::new("timeout");
+    command.args(["--signal=KILL", LONGEST_SECS]).arg(program.get_program());
+    command.args(program.get_args()).env("SANDKEEP_STORAGE", &storage);
+    for (name, value) in program.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let ran: Ran = command.output().expect("timeout runs").into();
+    ran.assert_no_panic();
+    let said: Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|e| panic!("{e}: {ran:?}"));
+    assert_eq!(said["storage"]["name"], ground.name(), "{:#}", said["storage"]);
+    let battery = &said["runtimes"][0]["battery"];
+    assert_eq!(verdicts(battery, "leaked"), [""; 0], "{battery:#}");
+    assert_eq!(battery["verdict"], "held", "{battery:#}");
+    // A quota of the storage holds against a full disk, and one of files where there is one.
+    let untried = verdicts(battery, "not_applicable").contains(&"disk-bomb");
+    assert_eq!(untried, said["storage"]["capabilities"]["disk_quota"] == false, "{battery:#}");
+    assert_eq!(doctor.leftovers(), [""; 0].map(PathBuf::from));
+}
+
+on_btrfs_and_local!(everything_holds_on_storage);
+
+#[test]
+#[ignore = "slow: ./test --full runs it"]
+fn soak_everything_holds_on_zfs() {
+    let pool = || Pool::make().map(Ground::Pool);
+    on_ground(crate::test_name!(), pool, everything_holds_on_storage);
+}
+
+/// In a virtual machine that has no others, as root and as an ordinary user.
+#[test]
+#[ignore = "slow: ./test --full runs it"]
+fn soak_everything_holds_where_control_groups_are_those_of_version_2() {
+    const LONGEST: Duration = Duration::from_secs(3000);
+    let filters = ["doctor::everything_holds_on_native"];
+    machine::keep_in_vm(&[env!("CARGO_BIN_EXE_sandkeep")], &filters, 2, LONGEST);
 }
 
 /// With one user id, and without cgroups or quotas: tests of missing limits do not apply, all others hold.

@@ -5,3 +5,4 @@ mod edges;
 mod files;
 mod kernel;
 mod mix;
+mod requests;

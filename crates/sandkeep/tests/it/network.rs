@@ -4,7 +4,7 @@ mod at_rest;
 mod attacks;
 mod requests;
 mod secrets;
-mod upstream;
+pub mod upstream;
 
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};

@@ -6,9 +6,12 @@ otherwise code from a sandbox would run outside of it at the next `git status` o
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from enum import Enum
+from importlib import resources
+from typing import Any
 
 
 class Arrival(Enum):
@@ -19,38 +22,18 @@ class Arrival(Enum):
     FILE = "file"
 
 
-_DIRECTORIES = frozenset(
-    ".bzr .devcontainer .direnv .fleet .githooks .hg .husky .idea .jj .mise .sl .ssh .svn .vs .vscode .zed".split()
+# The list is the command line's, too.
+_NAMES: dict[str, list[Any]] = json.loads(
+    resources.files("sandkeep._apply").joinpath("tool_config.json").read_text(encoding="utf-8")
 )
-_FILES = frozenset(
-    """
-    .autoenv .autoenv.zsh .bash_aliases .bash_login .bash_logout .bash_profile .bashrc .devcontainer.json .dir-locals.el
-    .envrc .exrc .gdbinit .gitconfig .lldbinit .lvimrc .mcp.json .nvim.lua .nvimrc .pre-commit-config.yaml .profile
-    .rtx.toml .tool-versions .vimrc .zlogin .zlogout .zprofile .zshenv .zshrc
-    """.split()
-)
-_PAIRS = (
-    (".claude", "settings*"),
-    (".config", "autostart"),
-    (".config", "direnv"),
-    (".config", "fish"),
-    (".config", "git"),
-    (".config", "mise"),
-    (".config", "systemd"),
-    (".cursor", "hooks*"),
-    (".cursor", "mcp*"),
-    ("mise", "config.*"),
-)
+_DIRECTORIES: frozenset[str] = frozenset(_NAMES["directories"])
+_FILES: frozenset[str] = frozenset(_NAMES["files"])
+_PAIRS: tuple[tuple[str, str], ...] = tuple((pair[0], pair[1]) for pair in _NAMES["pairs"])
 _PAIR_DIRECTORIES = frozenset(directory for directory, _ in _PAIRS)
-_GIT_DATA = frozenset(
-    """
-    auto_merge cherry_pick_head commit_editmsg description fetch_head head index merge_head merge_mode merge_msg orig_head
-    packed-refs revert_head shallow squash_msg
-    """.split()
-)
-_GIT_DATA_DIRECTORIES = frozenset(["logs", "objects", "refs"])
-_GIT_CONTROL = frozenset("commondir config config.worktree gitdir hooks info modules worktrees".split())
-_GIT_STORES = frozenset(["objects", "refs"])
+_GIT_DATA: frozenset[str] = frozenset(_NAMES["git_data"])
+_GIT_DATA_DIRECTORIES: frozenset[str] = frozenset(_NAMES["git_data_directories"])
+_GIT_CONTROL: frozenset[str] = frozenset(_NAMES["git_control"])
+_GIT_STORES: frozenset[str] = frozenset(_NAMES["git_stores"])
 
 
 def refuse(top: bytes, arriving: Sequence[tuple[bytes, Arrival]]) -> list[str]:

@@ -5,13 +5,12 @@ use std::future::Future;
 use axum::body::Body;
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
-use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 
 use crate::kit::Refusal;
 use crate::kit::body::read_away;
+use crate::kit::paced::Paced;
 use sandkeep_broker::{FileUpload, ToolboxInput};
-use sandkeep_core::limits::UPLOAD_SILENCE_MAX;
 
 /// Starts an upload, sends the body, and waits for the result.
 pub async fn receive<T: DeserializeOwned>(
@@ -43,14 +42,9 @@ pub fn refuse_forms(headers: &HeaderMap) -> Result<(), Refusal> {
 }
 
 async fn send(body: &mut Body, input: &ToolboxInput) -> Result<(), Refusal> {
-    while let Some(frame) = tokio::time::timeout(UPLOAD_SILENCE_MAX, body.frame())
-        .await
-        .map_err(|_| Refusal::BodyTooSlow)?
-    {
-        let frame = frame.map_err(|e| Refusal::BodyBroken { problem: e.to_string() })?;
-        if let Ok(bytes) = frame.into_data() {
-            input.send(&bytes).await;
-        }
+    let mut pieces = Paced::new(body);
+    while let Some(piece) = pieces.next().await? {
+        input.send(&piece).await;
     }
     input.end().await;
     Ok(())

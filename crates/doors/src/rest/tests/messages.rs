@@ -1,8 +1,13 @@
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
+use axum::http::Method;
 use axum::response::Response;
+use bytes::Bytes;
+use futures_util::stream;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
@@ -101,4 +106,26 @@ async fn an_organization_that_takes_all_it_can_leaves_places_to_others() {
     assert_eq!(ask("other").await.status(), 200);
     held.clear();
     assert_eq!(ask("greedy").await.status(), 200, "what was answered is given back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upload_that_trickles_is_refused_whatever_it_is_for() {
+    let house = house().await;
+    for (method, path) in [
+        (Method::POST, "/api/v1/uploads"),
+        (Method::PUT, "/api/v1/templates/slow/upload"),
+        (Method::POST, "/api/v1/templates/slow/build"),
+    ] {
+        // A byte each second.
+        let clock = tokio::time::interval(Duration::from_secs(1));
+        let pieces = stream::unfold(clock, |mut clock| async {
+            clock.tick().await;
+            Some((Ok::<_, Infallible>(Bytes::from_static(b"x")), clock))
+        });
+        let request = Request::builder().method(method).uri(path);
+        let request = request.body(Body::from_stream(pieces)).expect("a request");
+        let writer = tenant("acme", &[Scope::Read, Scope::Write]);
+        let (status, refused) = json_of(house.messages.answer(request, Some(writer)).await).await;
+        assert_eq!((status, &refused["code"]), (408, &json!("body_too_slow")), "{path}: {refused}");
+    }
 }

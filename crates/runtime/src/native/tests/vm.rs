@@ -29,11 +29,11 @@ const PATIENCE_FOR_ALL: Duration = Duration::from_secs(470);
 fn where_only_version_2_is_limits_hold_and_trees_end() {
     let promises = OF_GROUPS.map(|promise| format!("tests::v2::{promise}"));
     let filters: Vec<&str> = promises.iter().map(String::as_str).collect();
-    keep_in_vm(&filters, filters.len() + CONTAINED, PATIENCE_FOR_SOME);
+    keep_in_vm(&[], &filters, filters.len() + CONTAINED, PATIENCE_FOR_SOME);
 }
 
 #[test]
 #[ignore = "minutes in an emulated machine"]
 fn where_only_version_2_is_every_promise_is_kept() {
-    keep_in_vm(&["native::tests::v2::"], PROMISES.len() + CONTAINED, PATIENCE_FOR_ALL);
+    keep_in_vm(&[], &["native::tests::v2::"], PROMISES.len() + CONTAINED, PATIENCE_FOR_ALL);
 }

@@ -1,6 +1,7 @@
 //! A temporary sandbox and commands in it.
 
 use std::future::ready;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -10,6 +11,8 @@ use sandkeep_core::{Principal, Privilege, ResourcesDraft, SandboxId, SpecDraft, 
 use sandkeep_guestlink::{ExecEnd, Outcome, OutputStream, journal::StdinSource};
 use sandkeep_tree::Root;
 
+/// How long a bomb may take.
+const BOMB: Duration = limits::BATTERY_EXEC.saturating_mul(5);
 const PROBE_PATH: &str = "/tmp/sandkeep-probe";
 /// A copy that is owned by root and has the set-user-ID bit.
 const PROBE_AS_ROOT: &str = "/tmp/sandkeep-probe-as-root";
@@ -85,12 +88,12 @@ impl<'a> TestSandbox<'a> {
     }
 
     /// Starts a command whose stdin stays open.
-    async fn start(&self, user: &str, argv: &[&str]) -> Result<Running, Error> {
+    async fn start(&self, user: &str, argv: &[&str], timeout: Duration) -> Result<Running, Error> {
         let draft = ExecDraft {
             argv: argv.iter().map(|&argument| argument.to_owned()).collect(),
             user: Some(user.to_owned()),
             stdin: StdinSource::Given,
-            timeout: Some(limits::BATTERY_EXEC),
+            timeout: Some(timeout),
             ..ExecDraft::default()
         };
         self.ward.broker.exec(&Principal::local(), &self.id, draft).await
@@ -98,7 +101,7 @@ impl<'a> TestSandbox<'a> {
 
     /// Runs a command to its end with this input.
     async fn run(&self, user: &str, argv: &[&str], stdin: &[u8]) -> Result<Ran, Error> {
-        let running = self.start(user, argv).await?;
+        let running = self.start(user, argv, limits::BATTERY_EXEC).await?;
         let input = running.input.clone();
         let write = async move {
             // A command that ends early does not read everything, and its outcome says so.
@@ -150,12 +153,14 @@ impl<'a> TestSandbox<'a> {
         let script = format!("cat > {path} && chmod 644 {path}");
         self.run("user", &["sh", "-c", &script], word.as_bytes()).await?;
         // Nothing waits for it; it ends with the sandbox.
-        self.start("user", &["sh", "-c", "sleep 1000; :", word]).await.map(drop)
+        let argv = ["sh", "-c", "sleep 1000; :", word];
+        self.start("user", &argv, limits::BATTERY_EXEC).await.map(drop)
     }
 
-    /// Starts a bomb.
+    /// Starts a bomb. It makes tens of thousands of files, which takes long on some storage.
     pub async fn bomb(&self, name: &str, max: u64) -> Result<Running, Error> {
-        self.start("user", &[PROBE_PATH, "bomb", name, &max.to_string()]).await
+        let argv = [PROBE_PATH, "bomb", name, &max.to_string()];
+        self.start("user", &argv, BOMB).await
     }
 
     /// Whether commands can still run in it.

@@ -1,5 +1,8 @@
 //! Rules that mounts alone keep, and honest refusals of all others.
 
+use std::collections::BTreeMap;
+
+use sandkeep_core::limits;
 use serde_json::{Value, json};
 
 use super::{call, make, read, with_codebase, write};
@@ -95,6 +98,40 @@ fn a_server_hides_what_rules_hide_and_refuses_what_they_refuse() {
     daemon.assert_no_leaks();
     daemon.verb(&sandbox, "start");
     assert_eq!(daemon.sh(&sandbox, "ls -A src").ok(), "a\nnew");
+}
+
+/// The limits of a process, by their names: those that it cannot raise.
+fn limits_of(pid: u32) -> Option<BTreeMap<String, String>> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
+    let row = |line: &str| {
+        let (name, rest) = line.split_at_checked(26)?;
+        let hard = rest.split_whitespace().nth(1)?;
+        Some((name.trim().to_owned(), hard.to_owned()))
+    };
+    Some(text.lines().skip(1).filter_map(row).collect())
+}
+
+#[test]
+fn a_server_has_bounds_for_memory_and_descriptors() {
+    skip_if!(no_server());
+    let daemon = Daemon::start();
+    make(&daemon, "code");
+    daemon.create_with(&json!({ "codebase": "code", "rules": "agent-safe" }));
+    let program = std::fs::canonicalize(env!("CARGO_BIN_EXE_sandkeep")).expect("it is there");
+    let pids = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let ours = pids.filter(|pid| {
+        std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program)
+    });
+    let descriptors = limits::RULEFS_DESCRIPTORS_MAX.to_string();
+    let servers: Vec<_> = ours
+        .filter_map(limits_of)
+        .filter(|limits| limits.get("Max open files") == Some(&descriptors))
+        .collect();
+    assert!(servers.len() >= 2, "a keeper and its server: {servers:?}");
+    for limits in servers {
+        assert_eq!(limits["Max data size"], limits::RULEFS_MEMORY_MAX_BYTES.to_string());
+    }
 }
 
 #[test]
