@@ -77,7 +77,7 @@ impl Failure {
         let detail = self.detail();
         // The option's requirements are already named; the API's advice is about fields.
         let names_an_option = detail.starts_with("--");
-        match self.remedy().filter(|_| !names_an_option) {
+        match self.remedy().filter(|remedy| !names_an_option && !remedy.is_empty()) {
             Some(remedy) => format!("{detail}; {remedy}"),
             None => detail,
         }
