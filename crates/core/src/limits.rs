@@ -20,6 +20,7 @@ mod pool;
 mod race;
 mod rules;
 mod traces;
+mod usage;
 mod volumes;
 mod workspace;
 
@@ -45,6 +46,7 @@ pub use pool::*;
 pub use race::*;
 pub use rules::*;
 pub use traces::*;
+pub use usage::*;
 pub use volumes::*;
 pub use workspace::*;
 

@@ -302,6 +302,7 @@ impl Supervisor {
             };
             self.install_certificate(root.as_ref()).await?;
             let plan = self.plan(template, root).await?;
+            self.shared.usage.starts(self.id(), self.shared.clock.uptime());
             within(step!("runtime.create"), self.runtime.create(&plan)).await?;
             failpoint!("create.after_runtime_create");
             Ok::<_, Error>(plan)

@@ -8,11 +8,21 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 
 use super::refusal::Refusal;
-use sandkeep_core::limits::{BODY_MAX_BYTES, BODY_READ, REFUSED_UPLOAD_READ};
+use sandkeep_core::limits::{
+    APPLY_FILES_MAX_BYTES, BODY_MAX_BYTES, BODY_READ, REFUSED_UPLOAD_READ,
+};
 
 /// The body of a request that requires one.
 pub async fn required<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T, Refusal> {
-    parse(&read(headers, body).await?)
+    parse(&read(headers, body, BODY_MAX_BYTES).await?)
+}
+
+/// The body of a request that may list many files.
+pub async fn required_list<T: DeserializeOwned>(
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<T, Refusal> {
+    parse(&read(headers, body, APPLY_FILES_MAX_BYTES).await?)
 }
 
 /// The body of a request that may have none.
@@ -20,7 +30,7 @@ pub async fn optional<T: DeserializeOwned + Default>(
     headers: &HeaderMap,
     body: Body,
 ) -> Result<T, Refusal> {
-    let bytes = read(headers, body).await?;
+    let bytes = read(headers, body, BODY_MAX_BYTES).await?;
     match bytes.trim_ascii() {
         // Some clients serialize a missing body as `null`.
         b"" | b"null" => Ok(T::default()),
@@ -28,9 +38,9 @@ pub async fn optional<T: DeserializeOwned + Default>(
     }
 }
 
-async fn read(headers: &HeaderMap, body: Body) -> Result<Bytes, Refusal> {
+async fn read(headers: &HeaderMap, body: Body, max: usize) -> Result<Bytes, Refusal> {
     refuse_other_media(headers)?;
-    let limited = Limited::new(body, BODY_MAX_BYTES).collect();
+    let limited = Limited::new(body, max).collect();
     match tokio::time::timeout(BODY_READ, limited).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
         Ok(Err(e)) if e.is::<LengthLimitError>() => Err(Refusal::BodyTooLarge),

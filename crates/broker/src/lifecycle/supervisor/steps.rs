@@ -21,11 +21,18 @@ impl Supervisor {
         self.expect_start_up().await
     }
 
+    /// Counts what it has used, before its processes end.
+    pub(crate) async fn count_use(&self) {
+        let (who, runtime) = ((self.id(), &self.meta.owner), self.runtime.as_ref());
+        self.shared.count_use(who, runtime, &self.network, None).await;
+    }
+
     /// Launches a sandbox that already exists.
     pub(crate) async fn launch(&mut self, root: Option<Root>) -> Result<(), Error> {
         self.install_certificate(root.as_ref()).await?;
         let template = self.shared.template_of(&self.meta.spec)?;
         let plan = self.plan(template.as_ref(), root).await?;
+        self.shared.usage.starts(self.id(), self.shared.clock.uptime());
         within(step!("runtime.create"), self.runtime.create(&plan)).await?;
         failpoint!("start.after_runtime_create");
         within(step!("runtime.start"), self.runtime.start(&plan)).await?;
