@@ -98,8 +98,13 @@ pub enum PlanProblem {
 
 /// Compares the changes with what the caller has.
 pub fn plan(here: &Here, changes: &[FileChange], top: &TreePath) -> Result<Plan, PlanProblem> {
-    let mut planning =
-        Planning { here, plan: Plan::default(), needed: BTreeSet::new(), renamed: Vec::new() };
+    let mut planning = Planning {
+        here,
+        plan: Plan::default(),
+        needed: BTreeSet::new(),
+        renamed: Vec::new(),
+        blocked: BTreeSet::new(),
+    };
     for change in changes {
         let source = change.tree_path()?;
         let Some(path) = source.within(top) else { continue };
@@ -135,6 +140,8 @@ struct Planning<'a> {
     needed: BTreeSet<TreePath>,
     /// From where to where files were renamed.
     renamed: Vec<(TreePath, TreePath)>,
+    /// The paths in conflict.
+    blocked: BTreeSet<TreePath>,
 }
 
 impl Planning<'_> {
@@ -256,8 +263,11 @@ impl Planning<'_> {
         }
     }
 
+    /// A path is in conflict once, with the first reason for it.
     fn conflict(&mut self, path: TreePath, why: &'static str) {
-        self.plan.conflicts.push(Conflict { path, why: why.into() });
+        if self.blocked.insert(path.clone()) {
+            self.plan.conflicts.push(Conflict { path, why: why.into() });
+        }
     }
 
     fn finish(mut self) -> Plan {
@@ -290,8 +300,7 @@ impl Planning<'_> {
     /// whether steps went, which may leave a directory that is not empty.
     fn drop_what_conflicts(&mut self) -> bool {
         let planned = self.plan.steps.len();
-        let blocked: BTreeSet<TreePath> =
-            self.plan.conflicts.iter().map(|conflict| conflict.path.clone()).collect();
+        let blocked = &self.blocked;
         let is_blocked = |path: &TreePath| {
             let mut above = Some(path.clone());
             while let Some(path) = above {
