@@ -89,7 +89,9 @@ impl Failure {
             Self::Api(Api::Unreachable { source, .. } | Api::BrokeOff { source, .. }) => {
                 format!("{self}: {}", first_cause(source))
             }
-            Self::Api(Api::Refused(_)) | Self::Broker(_) => in_options(&with_causes(self)),
+            Self::Api(Api::Refused(_)) | Self::Broker(_) => {
+                in_options(&with_causes(self)).replace("give command or argv", "give one after --")
+            }
             _ => with_causes(self),
         }
     }
