@@ -387,6 +387,11 @@ pub(crate) fn request(
     if let Some(place) = sandkeep_traces::current() {
         draft.env.entry(TRACEPARENT.to_owned()).or_insert_with(|| place.to_string());
     }
+    if draft.terminal.is_some()
+        && let Some((name, value)) = place::prompt(&handle.meta())
+    {
+        draft.env.entry(name).or_insert(value);
+    }
     let wanted = Wanted { env: draft.env, cwd: draft.cwd, user: draft.user };
     let ExecContext { env, cwd, user } = ExecContext::of(&handle.meta(), wanted)?;
     let request = ExecRequest {

@@ -42,6 +42,7 @@ mod shared;
 mod stats;
 mod tasks;
 pub mod telemetry;
+mod usage;
 mod view;
 mod webhooks;
 
@@ -166,6 +167,7 @@ impl Broker {
         let close_on_drop = Arc::new(shared.closing.clone().drop_guard());
         shared.registry.adopt_earlier().await?;
         codebases::begin(&shared).await?;
+        usage::begin(&shared).await?;
         lifecycle::reconcile::once(&shared).await?;
         shared.directory.sweep_claims().await?;
         lifecycle::fork::sweep(&shared).await?;
@@ -180,6 +182,7 @@ impl Broker {
         shared.tasks.spawn(lifecycle::reconcile::at_intervals(Arc::clone(&shared)));
         shared.tasks.spawn(lifecycle::reconcile::tend_limits(Arc::clone(&shared)));
         shared.tasks.spawn(lifecycle::reaper::run(Arc::clone(&shared)));
+        shared.tasks.spawn(usage::run(Arc::clone(&shared)));
         shared.tasks.spawn(lifecycle::tcp_watch::run(Arc::clone(&shared)));
         shared.tasks.spawn(records::timeline::keep_up(Arc::clone(&shared)));
         Ok(Self { shared, _close_on_drop: close_on_drop })

@@ -202,6 +202,7 @@ impl Profile {
             mount: draft.mount,
             codebase_mode: draft.codebase_mode,
             rules: draft.rules,
+            host_mounts: draft.host_mounts,
         }
     }
 

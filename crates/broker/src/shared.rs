@@ -36,6 +36,7 @@ use crate::records::registry::Registry;
 use crate::records::timeline::Timelines;
 use crate::tasks::Tasks;
 use crate::telemetry::{NO_RUNTIME, ObservedStore, Telemetry};
+use crate::usage::UsageMeter;
 use crate::webhooks::Webhooks;
 use sandkeep_audit::AuditLog;
 use sandkeep_core::event::{EventKind, Subject};
@@ -99,6 +100,7 @@ pub(super) struct Shared {
     pub codebases: Codebases,
     /// Who may have commands under way that came as messages.
     pub commands: Slots,
+    pub usage: UsageMeter,
     pub alarm: Alarm,
     /// Creates with an idempotency key, and ensures, in progress.
     pub creates: Flights<()>,
@@ -195,6 +197,7 @@ impl Shared {
             ),
             policy: parts.policy,
             clock: parts.clock,
+            usage: UsageMeter::default(),
             alarm: Alarm::default(),
             creates: Flights::default(),
             ensures: Flights::default(),

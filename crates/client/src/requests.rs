@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use reqwest::Method;
 use sandkeep_core::api::{
     CreateProcess, CreateSnapshot, CreateWebhook, DeleteFile, DiffSandbox, Ensured, Exec,
     ExecAnswer, FilePath, ForkSandbox, Forks, ListFiles, ListSandboxes, MakeDirectory, MoveFile,
     NewWebhook, PauseSandbox, PortListener, PortUrl, Ports, Process, Processes, RaceResult,
-    RaceSandbox, ReadOutput, ReplayWebhook, Revert, Reverted, RollbackSandbox, Sandbox, Sandboxes,
-    SealTurn, Shell, SignPortUrl, Snapshot, Snapshots, Template, ToolAnswer, Webhook, WebhookTest,
-    Webhooks,
+    RaceSandbox, ReadOutput, ReadUsage, ReplayWebhook, Revert, Reverted, RollbackSandbox, Sandbox,
+    Sandboxes, SealTurn, Shell, SignPortUrl, Snapshot, Snapshots, Template, ToolAnswer, Usage,
+    Webhook, WebhookTest, Webhooks,
 };
 use sandkeep_core::event::EventSeq;
 use sandkeep_core::{ExecId, Port, ProcessId, SandboxId, SnapshotName, SpecDraft, WebhookId};
@@ -202,6 +203,21 @@ impl Client {
     /// The changes, as raw JSON, so that fields unknown to this client are shown.
     pub async fn diff(&self, id: &SandboxId, request: &DiffSandbox) -> Result<Value, Error> {
         self.get_query(&format!("{}/diff", path(id)), request).await
+    }
+
+    /// What owners have used in a period.
+    pub async fn usage(&self, request: &ReadUsage) -> Result<Usage, Error> {
+        self.get_query("/api/v1/usage", request).await
+    }
+
+    /// Starts reading a plan for `apply`, and its files, as an archive.
+    pub async fn apply_plan(
+        &self,
+        id: &SandboxId,
+        request: &(impl Serialize + ?Sized),
+    ) -> Result<reqwest::Response, Error> {
+        let plan = self.request(Method::POST, &format!("{}/apply/plan", path(id))).json(request);
+        self.send(plan.query(&[("format", "tar")]).header("accept", "application/x-tar")).await
     }
 
     pub async fn revert(&self, id: &SandboxId, request: &Revert) -> Result<Reverted, Error> {

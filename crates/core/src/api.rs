@@ -14,6 +14,7 @@ mod sandbox;
 mod shell;
 mod template;
 mod tool;
+mod usage;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -42,13 +43,14 @@ pub use process::{
 pub use race::{RaceEvent, RaceResult, RaceSandbox, Racer, RacerState};
 pub use request::{
     CreateProcess, CreateSnapshot, DeleteFile, DiffFormat, DiffSandbox, FilePath, ForkSandbox,
-    ListFiles, ListSandboxes, MakeDirectory, MoveFile, Order, PauseSandbox, ProcessReady,
-    ReadOutput, Revert, RollbackSandbox, SealTurn, SignPortUrl, Sorting,
+    ListFiles, ListSandboxes, MakeDirectory, MoveFile, Order, PauseSandbox, PlanFormat,
+    ProcessReady, ReadOutput, Revert, RollbackSandbox, SealTurn, SignPortUrl, Sorting,
 };
 pub use sandbox::{Ensured, ForkPoint, Forks, Reverted, Sandbox, Sandboxes, Snapshot, Snapshots};
 pub use shell::{Shell, ShellFate, ShellProgram, ShellState};
 pub use template::{BUILD_SAID_LAST, Template, TemplateConfig};
 pub use tool::{ToolAnswer, ToolBlock, ToolEvent};
+pub use usage::{OwnerUsage, ReadUsage, Usage};
 
 /// The body of every error answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

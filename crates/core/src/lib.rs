@@ -64,8 +64,8 @@ pub use slot::{InvalidSlot, SlotName};
 pub use snapshot::{InvalidSnapshotName, SnapshotKind, SnapshotName};
 pub use source::{GitUrl, HOME, HostPaths, InvalidGitUrl, Origin, Source, SourceDraft, Transport};
 pub use spec::{
-    DEFAULT_RUNTIME, DEFAULT_TEMPLATE, FileLocation, HostLimits, InvalidSpec, Privilege, Purpose,
-    Resources, ResourcesDraft, Spec, SpecDraft, check_env,
+    DEFAULT_RUNTIME, DEFAULT_TEMPLATE, FileLocation, HostAccess, HostLimits, HostMount,
+    InvalidSpec, Privilege, Purpose, Resources, ResourcesDraft, Spec, SpecDraft, check_env,
 };
 pub use spec::{NamesOnly, within};
 pub use state::{

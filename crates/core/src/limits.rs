@@ -21,6 +21,7 @@ mod race;
 mod rules;
 mod tenants;
 mod traces;
+mod usage;
 mod volumes;
 mod workspace;
 
@@ -47,6 +48,7 @@ pub use race::*;
 pub use rules::*;
 pub use tenants::*;
 pub use traces::*;
+pub use usage::*;
 pub use volumes::*;
 pub use workspace::*;
 

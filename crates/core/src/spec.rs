@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -112,6 +113,31 @@ pub struct Spec {
     /// What is mounted in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     codebase: Option<CodebaseMount>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    host_mounts: Vec<HostMount>,
+}
+
+/// A directory of the host that a sandbox sees as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostMount {
+    pub dir: PathBuf,
+    /// Where it is inside, absolute.
+    pub path: String,
+    pub access: HostAccess,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HostAccess {
+    Read,
+    ReadWrite,
+}
+
+impl HostMount {
+    /// Checks where it is to be, as for a codebase.
+    pub fn new(dir: PathBuf, path: &str, access: HostAccess) -> Result<Self, InvalidSpec> {
+        Ok(Self { dir, path: codebase::mount_path(path)?, access })
+    }
 }
 
 impl Spec {
@@ -154,6 +180,10 @@ impl Spec {
 
     pub fn codebase(&self) -> Option<&CodebaseMount> {
         self.codebase.as_ref()
+    }
+
+    pub fn host_mounts(&self) -> &[HostMount] {
+        &self.host_mounts
     }
 
     /// Where commands run that name no directory: in the codebase, else in the workspace, else where the image says.
@@ -279,6 +309,10 @@ pub struct SpecDraft {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<RulesDraft>)]
     pub rules: Option<RulesDraft>,
+    /// Directories of the host. No request can name one: only a program with a broker of its own.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub host_mounts: Vec<HostMount>,
 }
 
 impl fmt::Debug for SpecDraft {
@@ -306,6 +340,7 @@ impl fmt::Debug for SpecDraft {
             .field("mount", &self.mount)
             .field("codebase_mode", &self.codebase_mode)
             .field("rules", &self.rules)
+            .field("host_mounts", &self.host_mounts)
             .finish()
     }
 }
@@ -365,6 +400,7 @@ impl SpecDraft {
             snapshot_tool_calls: self.snapshot_tool_calls.unwrap_or_default(),
             keeper: FileLocation::default(),
             codebase: None,
+            host_mounts: self.host_mounts.clone(),
         })
     }
 

@@ -10,7 +10,7 @@
 //! The gate has authenticated the caller, as for every door. Parameters are described by the types of the REST API, and
 //! the tools that work within a sandbox are the broker's own.
 //!
-//! A call that names no sandbox uses the one in the slot [`DEFAULT_SLOT`] of its owner, which is created on first use.
+//! A call that names no sandbox uses that of its session (`session`), which is created on first use.
 
 mod answer;
 mod audit;
@@ -19,6 +19,7 @@ mod catalogue;
 mod direct;
 mod resources;
 mod schema;
+mod session;
 mod tool;
 
 #[cfg(test)]
@@ -30,10 +31,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use axum::body::Body;
 use axum::extract::Request;
+use axum::http::Method;
 use axum::http::request::Parts;
-use axum::middleware::Next;
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
-use axum::{Router, middleware};
+use axum::routing::delete;
 use futures_util::stream::BoxStream;
 use rmcp::handler::server::ServerHandler;
 use rmcp::model::{
@@ -49,7 +51,7 @@ use serde_json::Value;
 use tracing::{Instrument as _, Span};
 
 use crate::kit::request_memory::collect;
-use crate::kit::{Dialect, Kit, Refusal};
+use crate::kit::{Dialect, Kit, Refusal, effect_by_method};
 use crate::ports::PortDoor;
 use crate::rest::Rest;
 pub use call::{Call, Given};
@@ -154,9 +156,12 @@ impl Dialect for McpDialect {
         "mcp"
     }
 
-    /// A message may change nothing; a call that does is written down by itself.
-    fn effect(&self, _request: &Request) -> Effect {
-        Effect::Reads
+    /// A message may change nothing; a call that does is written down by itself. The end of a session is no message.
+    fn effect(&self, request: &Request) -> Effect {
+        match *request.method() {
+            Method::DELETE => effect_by_method(request),
+            _ => Effect::Reads,
+        }
     }
 
     fn refuse(&self, refusal: &Refusal, path: &str) -> Response {
@@ -179,8 +184,9 @@ pub fn door(kit: &Kit, ports: &Arc<PortDoor>) -> Router {
     let server = move || Ok(mcp.clone());
     let service =
         StreamableHttpService::new(server, Arc::new(NeverSessionManager::default()), config);
-    let routes = Router::new().route_service(PATH, service).layer(middleware::from_fn(read_first));
-    kit.door(McpDialect, routes)
+    let route = delete(session::end).fallback_service(service);
+    let routes = Router::new().route(PATH, route).layer(middleware::from_fn(session::keep));
+    kit.door(McpDialect, routes.layer(middleware::from_fn(read_first)))
 }
 
 /// rmcp reads bodies by itself. What it gets here was read as all bodies are: in time, and counted.

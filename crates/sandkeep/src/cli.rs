@@ -32,6 +32,7 @@ mod limit_args;
 mod log;
 mod logs;
 mod ls;
+mod man;
 #[cfg(feature = "mcp")]
 mod mcp;
 mod network;
@@ -70,6 +71,7 @@ mod terminal;
 mod tool;
 mod tool_config;
 mod tools;
+mod usage;
 mod version;
 mod webhook;
 mod words;
@@ -205,6 +207,7 @@ enum Command {
     #[command(hide = true)]
     Processes(processes::Args),
     Stats(stats::Args),
+    Usage(usage::UsageArgs),
     Template(template::Args),
     Codebase(codebase::CodebaseArgs),
     #[cfg(feature = "mcp")]
@@ -224,6 +227,7 @@ enum Command {
     /// Print the version
     Version(version::Args),
     Completions(completions::Args),
+    Man(man::ManArgs),
     /// The helper process that creates sandboxes; started by the daemon itself
     #[command(hide = true)]
     Launcher {
@@ -358,6 +362,7 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Process(args) => with_one_thread(process::run(args, &client()?)),
         Command::Processes(args) => with_one_thread(processes::run(args, &client()?)),
         Command::Rm(args) => with_one_thread(rm::run(args, &client()?)),
+        Command::Usage(args) => with_one_thread(usage::run(args, &client()?)),
         Command::Stats(args) => with_one_thread(stats::run(args, &client()?)),
         Command::Codebase(args) => with_one_thread(codebase::run(args, &client()?)),
         Command::Template(args) => with_one_thread(template::run(args, &client()?)),
@@ -375,6 +380,7 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         #[cfg(feature = "bench")]
         Command::Bench(args) => with_threads(bench(args)),
         Command::Version(args) => version::run(args),
+        Command::Man(args) => man::run(&args),
         Command::Completions(args) => completions::run(args),
         Command::Sweep { dead } => with_threads(run::sweep(dead)),
         Command::Serve(_)

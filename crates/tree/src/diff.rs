@@ -31,6 +31,7 @@ use crate::{TreePath, View};
 pub use bundle::{MANIFEST, bundle, told_with_digests};
 pub use content::digest;
 pub use report::{DiffReport, FileChange, FileFacts, Omitted, Side};
+pub(crate) use report::{bytes_of, spelled};
 use sandkeep_core::ledger::Reservation;
 use sandkeep_core::limits;
 pub use text::Text;

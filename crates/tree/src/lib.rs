@@ -1,6 +1,7 @@
 //! Untrusted file trees, read and described on the host: roots of volumes and views of them, paths below them, archives
 //! of them with their digests, and differences between two of them.
 
+pub mod apply;
 pub mod archive;
 pub mod beneath;
 pub mod diff;

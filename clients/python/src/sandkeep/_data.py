@@ -323,6 +323,58 @@ class Changes:
 
 
 @dataclass(frozen=True)
+class PlanPath:
+    path: str
+    path_b64: str | None = None
+
+
+@dataclass(frozen=True)
+class PlanConflict(PlanPath):
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class PlanAction(PlanPath):
+    """A step that brings a change of a sandbox to a local directory."""
+
+    action: str = ""
+    mode: str | None = None
+    digest: str | None = None
+    source: str | None = None
+    source_b64: str | None = None
+    target: str | None = None
+    target_b64: str | None = None
+
+
+@dataclass(frozen=True)
+class ApplyPlan:
+    actions: list[PlanAction]
+    conflicts: list[PlanConflict]
+    kept: list[PlanPath]
+    same: list[PlanPath]
+
+
+@dataclass(frozen=True)
+class Owner:
+    organization: str
+    user: str
+    project: str
+
+
+@dataclass(frozen=True)
+class OwnerUsage:
+    """What an owner used in a period, also in sandboxes that do not exist any more."""
+
+    owner: Owner
+    cpu_secs: float
+    """Processor time, of all processors together."""
+    memory_mb_hours: float
+    """Memory in MiB, times the hours for which it was used."""
+    disk_mb_hours: float
+    network_bytes: int
+
+
+@dataclass(frozen=True)
 class LogEntry:
     """An event in the history of a sandbox."""
 

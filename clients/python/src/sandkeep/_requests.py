@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, TypedDict
 
 Command = str | Sequence[str]
@@ -20,6 +21,11 @@ def milliseconds(seconds: float | None) -> int | None:
 
 def whole_seconds(seconds: float | None) -> int | None:
     return None if seconds is None else max(int(seconds), 1)
+
+
+def instant(time: datetime | None) -> str | None:
+    """A time without a zone is local time."""
+    return None if time is None else time.astimezone().isoformat()
 
 
 def command_fields(command: Command) -> dict[str, Any]:

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::{Row, TREE};
 use crate::Broker;
 use crate::error::Error;
-use crate::lifecycle::diff::{DiffBundle, DiffText, READ, pass_on};
+use crate::lifecycle::diff::{DiffBundle, DiffText, Listed, READ, pass_on};
 use crate::lifecycle::work::FileWork;
 use crate::shared::Shared;
 use sandkeep_core::ledger::Reservation;
@@ -134,10 +134,7 @@ async fn views(shared: &Arc<Shared>, comparison: &Comparison) -> Result<(View, V
     comparison.work.run(READ, below).await
 }
 
-async fn compared(
-    shared: &Arc<Shared>,
-    comparison: &Comparison,
-) -> Result<(Vec<u8>, Diff, View), Error> {
+async fn compared(shared: &Arc<Shared>, comparison: &Comparison) -> Result<Listed, Error> {
     let (from, to) = views(shared, comparison).await?;
     let options = comparison.options.clone();
     let compared = comparison.work.run(READ, move || {
@@ -147,7 +144,8 @@ async fn compared(
     });
     let (diff, changes, to) = compared.await?;
     let manifest = serde_json::to_vec(&tell(&diff, changes));
-    Ok((manifest.expect("a diff holds only texts and numbers"), diff, to))
+    let manifest = manifest.expect("a diff holds only texts and numbers");
+    Ok((diff::MANIFEST, manifest, diff, to))
 }
 
 fn tell(diff: &Diff, changes: Vec<FileChange>) -> DiffReport {

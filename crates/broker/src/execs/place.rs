@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::invalid;
 use crate::error::Error;
 use sandkeep_core::network::{NetworkTerms, SecretTerms};
-use sandkeep_core::{Spec, check_env, limits};
+use sandkeep_core::{SandboxName, Spec, check_env, limits};
 use sandkeep_egress::ca_variables;
 use sandkeep_home::Meta;
 use sandkeep_image::certificates::CERTIFICATES;
@@ -32,6 +32,23 @@ pub struct Wanted {
     pub env: BTreeMap<String, String>,
     pub cwd: Option<String>,
     pub user: Option<String>,
+}
+
+/// What bash runs before its prompts.
+const PROMPT: &str = "PROMPT_COMMAND";
+
+/// Has bash show the name of the sandbox, as it is now, where a prompt shows that of the machine, which is the id:
+/// `user@web:~$`. It happens once, before the first prompt, and leaves any other prompt alone.
+pub(crate) fn prompt(meta: &Meta) -> Option<(String, String)> {
+    let of_image = meta.spec.image_defaults().map(|image| &image.env);
+    if of_image.into_iter().chain([meta.spec.env()]).any(|env| env.contains_key(PROMPT)) {
+        return None;
+    }
+    let name = meta.name.clone().unwrap_or_else(|| SandboxName::derived(&meta.id));
+    let usual = format!(r"PS1='\u@{name}:\w\$ '");
+    let others = format!(r"PS1=${{PS1//'\h'/{name}}}");
+    let once = format!(r"case $PS1 in '\s-\v\$ ') {usual};; *) {others};; esac; unset {PROMPT}");
+    Some((PROMPT.to_owned(), once))
 }
 
 /// The resolved values, as sent to the guest.

@@ -157,6 +157,14 @@ impl Broker {
             let codebase = codebases::wanted(shared, who, &draft)?;
             let mut admitted =
                 within(step!("admission"), admission::admit(shared, &owner, draft)).await?;
+            let can_mount = admitted.runtime.capabilities().mounts;
+            if !admitted.spec.host_mounts().is_empty() && !can_mount {
+                let problem = format!(
+                    "runtime {} cannot mount directories of this machine; GET /api/v1/runtimes (sandkeep runtimes) lists which can (`mounts`)",
+                    admitted.runtime.name()
+                );
+                return Err(Error::InvalidField { field: "runtime", problem });
+            }
             if let Some(codebase) = codebase {
                 let spec = admitted.spec.clone();
                 admitted.spec = codebase.attach(admitted.runtime.as_ref(), spec)?;
@@ -304,6 +312,7 @@ impl Supervisor {
             };
             self.install_certificate(root.as_ref()).await?;
             let plan = self.plan(template, root).await?;
+            self.shared.usage.starts(self.id(), self.shared.clock.uptime());
             within(step!("runtime.create"), self.runtime.create(&plan)).await?;
             failpoint!("create.after_runtime_create");
             Ok::<_, Error>(plan)
@@ -360,6 +369,9 @@ impl Supervisor {
         }
         if let Some(codebase) = self.meta.spec.codebase() {
             make_workdir(&root, &codebase.path).await?;
+        }
+        for mount in self.meta.spec.host_mounts() {
+            make_workdir(&root, &mount.path).await?;
         }
         failpoint!("create.after_template");
         if let Some(workspace) = workspace {

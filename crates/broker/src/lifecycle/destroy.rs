@@ -132,6 +132,7 @@ impl Supervisor {
         self.shared.network.flush().await;
         // First, so that no process of the sandbox can wait for it while it is killed.
         self.end_server().await?;
+        self.count_use().await;
         within(step!("runtime.destroy"), self.runtime.destroy(self.id())).await?;
         failpoint!("destroy.after_runtime");
         Ok(())

@@ -8,9 +8,11 @@
 //! Host files that are visible inside (bind mounts of templates, `/dev` and `/proc`) do not belong to the sandbox and
 //! are not reported.
 
+mod apply;
 mod base;
 mod bundle;
 
+use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -33,7 +35,7 @@ use sandkeep_tree::{
 };
 
 pub use bundle::DiffBundle;
-pub(crate) use bundle::pass_on;
+pub(crate) use bundle::{Listed, pass_on};
 
 /// The names of points in time that are not snapshots.
 const NOW: &str = "now";
@@ -83,9 +85,15 @@ struct Comparison {
     from: Point,
     to: Point,
     options: Options,
-    text: DiffText,
     /// The temporary snapshot of the present.
     stand_in: Option<SnapshotId>,
+    frozen: bool,
+}
+
+/// What an answer says of the two points in time.
+struct Sides {
+    from: Side,
+    to: Side,
     frozen: bool,
 }
 
@@ -97,36 +105,51 @@ impl Broker {
         id: &SandboxId,
         request: DiffRequest,
     ) -> Result<(DiffReport, Option<Arc<Reservation>>), Error> {
+        let text = request.text;
         let slot = self.shared.file_work.take(&who.organization)?;
-        let mut comparison = self.comparison(who, id, request)?;
-        let (broker, memory) = (self.clone(), comparison.options.memory.clone());
+        let comparison = self.comparison(who, id, request)?;
+        let memory = comparison.options.memory.clone();
+        let told = self.compare(slot, comparison, move |sides, from, to, options| {
+            let mut diff = diff::compare(&from, &to, options)?;
+            if text == DiffText::Included {
+                diff::add_text(&mut diff, &from, &to)?;
+            }
+            let changes = diff.changes.iter().map(FileChange::of).collect();
+            Ok(sides.tell(&diff, changes))
+        });
+        Ok((told.await?, memory))
+    }
+
+    /// Does something with two points in time of a sandbox, which are kept meanwhile.
+    async fn compare<T: Send + 'static>(
+        &self,
+        slot: impl Send + 'static,
+        mut comparison: Comparison,
+        work: impl FnOnce(Sides, View, View, &Options) -> io::Result<T> + Send + 'static,
+    ) -> Result<T, Error> {
+        let broker = self.clone();
         let _unheard = comparison.work.effort.cancel_on_drop();
         // If the caller disconnects in between, the temporary snapshot is still removed.
         let told = self.shared.tasks.spawn(async move {
             let _slot = slot;
             broker.stand_in(&mut comparison).await?;
-            let told = broker.told(&comparison).await;
+            let kept = comparison.keep().await;
+            let told = broker.compared(&comparison, work).await;
+            drop(kept);
             broker.remove_stand_in(&comparison).await;
             told
         });
-        let told = told.await.unwrap_or(Err(Error::ShuttingDown))?;
-        Ok((told, memory))
+        told.await.unwrap_or(Err(Error::ShuttingDown))
     }
 
-    async fn told(&self, comparison: &Comparison) -> Result<DiffReport, Error> {
-        let _kept = comparison.keep().await;
+    async fn compared<T: Send + 'static>(
+        &self,
+        comparison: &Comparison,
+        work: impl FnOnce(Sides, View, View, &Options) -> io::Result<T> + Send + 'static,
+    ) -> Result<T, Error> {
         let (from, to) = self.views(comparison).await?;
-        let (options, text) = (comparison.options.clone(), comparison.text);
-        let diff = comparison.work.run(READ, move || {
-            let mut diff = diff::compare(&from, &to, &options)?;
-            if text == DiffText::Included {
-                diff::add_text(&mut diff, &from, &to)?;
-            }
-            Ok(diff)
-        });
-        let diff = diff.await?;
-        let changes = diff.changes.iter().map(FileChange::of).collect();
-        Ok(comparison.tell(&diff, changes))
+        let (options, sides) = (comparison.options.clone(), comparison.sides());
+        comparison.work.run(READ, move || work(sides, from, to, &options)).await
     }
 
     fn comparison(
@@ -160,9 +183,9 @@ impl Broker {
             changes_max: limit,
             memory: Some(Arc::new(self.shared.answers.open(&handle.meta().owner))),
         };
-        let (text, stand_in, frozen) = (request.text, None, true);
+        let (stand_in, frozen) = (None, true);
         let work = FileWork::new(&self.shared, id, handle.destroys.subscribe());
-        Ok(Comparison { handle, volume, work, from, to, options, text, stand_in, frozen })
+        Ok(Comparison { handle, volume, work, from, to, options, stand_in, frozen })
     }
 
     /// What a caller means by the name of a point in time: a snapshot of the sandbox, what the sandbox started with, or
@@ -277,10 +300,16 @@ impl Comparison {
         kept
     }
 
-    fn tell(&self, diff: &Diff, changes: Vec<FileChange>) -> DiffReport {
+    fn sides(&self) -> Sides {
+        Sides { from: self.from.side(), to: self.to.side(), frozen: self.frozen }
+    }
+}
+
+impl Sides {
+    fn tell(self, diff: &Diff, changes: Vec<FileChange>) -> DiffReport {
         DiffReport {
-            from: self.from.side(),
-            to: self.to.side(),
+            from: self.from,
+            to: self.to,
             frozen: self.frozen,
             changes,
             truncated: diff.truncated,

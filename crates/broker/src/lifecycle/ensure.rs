@@ -23,7 +23,7 @@ use crate::Broker;
 use crate::error::Error;
 use crate::lifecycle::handle::Handle;
 use crate::{policy::admission, records::directory::slot_name};
-use sandkeep_core::{Principal, SandboxId, SpecDraft, State, Verb, limits};
+use sandkeep_core::{Principal, SandboxId, SlotName, SpecDraft, State, Verb, limits};
 
 pub use sandkeep_core::api::Ensured;
 
@@ -110,6 +110,26 @@ impl Broker {
             }
         }
         Ok(self.ensure(who, draft).await?.sandbox.id)
+    }
+
+    /// Destroys the sandbox in a slot of the caller, if there is one.
+    pub async fn destroy_slot(&self, who: &Principal, slot: &SlotName) -> Result<(), Error> {
+        let owner = admission::owner(who, &SpecDraft::default())?;
+        let holder = self.shared.directory.slot_holder(&owner, slot).await?;
+        match holder.and_then(|id| self.shared.supervised(&id)) {
+            Some(handle) => self.remove(&handle).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Starts or resumes a sandbox that does not run.
+    pub async fn awake(&self, who: &Principal, id: &SandboxId) -> Result<SandboxId, Error> {
+        match self.shared.find(who, id)?.view().state {
+            State::Stopped | State::Failed => drop(self.start(who, id).await?),
+            State::Paused => drop(self.resume(who, id).await?),
+            State::Running | State::Creating | State::Destroying => {}
+        }
+        Ok(id.clone())
     }
 
     async fn remove(&self, handle: &Handle) -> Result<(), Error> {

@@ -278,6 +278,15 @@ pub struct DiffSandbox {
     pub format: Option<DiffFormat>,
 }
 
+#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct PlanFormat {
+    /// `tar` adds the files; `json` by default.
+    #[param(inline)]
+    pub format: Option<DiffFormat>,
+}
+
 /// The format of a diff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]

@@ -9,11 +9,19 @@ use serde::de::DeserializeOwned;
 
 use super::refusal::Refusal;
 use super::request_memory::collect;
-use sandkeep_core::limits::{BODY_MAX_BYTES, REFUSED_UPLOAD_READ};
+use sandkeep_core::limits::{APPLY_FILES_MAX_BYTES, BODY_MAX_BYTES, REFUSED_UPLOAD_READ};
 
 /// The body of a request that requires one.
 pub async fn required<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T, Refusal> {
-    parse(&read(headers, body).await?)
+    parse(&read(headers, body, BODY_MAX_BYTES).await?)
+}
+
+/// The body of a request that may list many files.
+pub async fn required_list<T: DeserializeOwned>(
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<T, Refusal> {
+    parse(&read(headers, body, APPLY_FILES_MAX_BYTES).await?)
 }
 
 /// The body of a request that may have none.
@@ -21,7 +29,7 @@ pub async fn optional<T: DeserializeOwned + Default>(
     headers: &HeaderMap,
     body: Body,
 ) -> Result<T, Refusal> {
-    let bytes = read(headers, body).await?;
+    let bytes = read(headers, body, BODY_MAX_BYTES).await?;
     match bytes.trim_ascii() {
         // Some clients serialize a missing body as `null`.
         b"" | b"null" => Ok(T::default()),
@@ -29,9 +37,9 @@ pub async fn optional<T: DeserializeOwned + Default>(
     }
 }
 
-async fn read(headers: &HeaderMap, body: Body) -> Result<Bytes, Refusal> {
+async fn read(headers: &HeaderMap, body: Body, max: usize) -> Result<Bytes, Refusal> {
     refuse_other_media(headers)?;
-    collect(body, BODY_MAX_BYTES, || Refusal::BodyTooLarge).await
+    collect(body, max, || Refusal::BodyTooLarge).await
 }
 
 /// Refuses media types that are clearly not JSON. `curl -d` labels everything as a form and some clients use plain

@@ -13,6 +13,7 @@ use rmcp::model::Extensions;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::session::{self, Means};
 use super::{Backend, Call, DEFAULT_SLOT, Failure, Telling, ToolCall, ToolEvents};
 use crate::kit::frames::Form;
 use crate::kit::{Refusal, SignedBy};
@@ -162,8 +163,14 @@ impl Direct {
 impl Backend for Direct {
     async fn default_sandbox(&self, from: &Extensions) -> Result<SandboxId, Failure> {
         let caller = self.caller(from)?;
-        let slot = DEFAULT_SLOT.parse().ok();
-        let draft = SpecDraft { slot, ..self.default.clone() };
+        let draft = match Means::of(from) {
+            Means::Named(name) => {
+                let id = self.broker.resolve(&caller.who, &name).await?;
+                return Ok(self.broker.awake(&caller.who, &id).await?);
+            }
+            Means::OfSession(slot) => session::draft(slot, &self.default),
+            Means::Shared => SpecDraft { slot: DEFAULT_SLOT.parse().ok(), ..self.default.clone() },
+        };
         Ok(self.broker.ensure_running(&caller.who, draft).await?)
     }
 

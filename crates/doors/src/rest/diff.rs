@@ -16,7 +16,8 @@ use crate::kit::query::{QueryResult, query};
 use crate::kit::who::Who;
 use sandkeep_broker::{Broker, DiffBundle, DiffRequest, DiffText};
 use sandkeep_core::SandboxId;
-use sandkeep_core::api::{DiffFormat, DiffSandbox, Revert, Reverted};
+use sandkeep_core::api::{DiffFormat, DiffSandbox, PlanFormat, Revert, Reverted};
+use sandkeep_tree::apply::{ApplyPlan, PlanRequest};
 use sandkeep_tree::diff::DiffReport;
 
 /// Compare the files of a sandbox at two points in time
@@ -62,6 +63,39 @@ pub fn tar(bundle: DiffBundle) -> Response {
         Some((piece, bundle))
     });
     (headers, Body::from_stream(pieces)).into_response()
+}
+
+/// Plan how a directory of the caller gets the changes of a sandbox
+///
+/// The request describes the caller's directory. The answer has the steps that bring the changes there, and the files
+/// that changed on both sides. Nothing is changed in the sandbox. With `format=tar` the answer is an archive of the
+/// same moment: first the plan as `sandkeep-plan.json`, then the files that it writes, under their paths in the sandbox.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/apply/plan", operation_id = "plan_apply", tag = "snapshots",
+    params(("id" = SandboxId, Path), PlanFormat),
+    request_body = PlanRequest,
+    responses(
+        (status = 200, content((ApplyPlan = "application/json"), (Vec<u8> = "application/x-tar"))),
+        Guarded, WithBody, WithQuery, OfSandbox, Inside
+    )
+)]
+pub async fn apply_plan(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(id): Id,
+    asked: QueryResult<PlanFormat>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Refusal> {
+    let format = query(asked)?.format.unwrap_or(DiffFormat::Json);
+    let request: PlanRequest = body::required_list(&headers, body).await?;
+    match format {
+        DiffFormat::Json => {
+            let (plan, space) = broker.apply_plan(&who, &id, request).await?;
+            Ok(heavy_answer(&plan, space))
+        }
+        DiffFormat::Tar => Ok(tar(broker.apply_bundle(&who, &id, request).await?)),
+    }
 }
 
 /// Restore files and directories from a snapshot

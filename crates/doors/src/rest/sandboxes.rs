@@ -18,9 +18,10 @@ use crate::kit::Refusal;
 use crate::kit::audit::Concerns;
 use crate::kit::body;
 use crate::kit::path::Id;
+use crate::kit::query::{QueryResult, query};
 use crate::kit::who::{MayName, Who};
 use sandkeep_broker::{Broker, InFlight, StatsView, View, error::Error};
-use sandkeep_core::api::{Ensured, ListSandboxes, PauseSandbox, Sandboxes};
+use sandkeep_core::api::{Ensured, ListSandboxes, PauseSandbox, ReadUsage, Sandboxes, Usage};
 use sandkeep_core::{
     HostPaths, IdempotencyKey, InvalidCallerId, SandboxId, SpecDraft, TermsPatch, limits,
 };
@@ -193,6 +194,24 @@ pub async fn stats(
     Id(id): Id,
 ) -> Result<Json<StatsView>, Refusal> {
     Ok(Json(broker.stats(&who, &id).await?))
+}
+
+/// Get what owners have used in a period
+///
+/// Callers see their own use, administrators that of all owners. Sums are kept for 400 days, also of sandboxes that do
+/// not exist any more. A daemon that is killed may forget what was used in its last minute.
+#[utoipa::path(
+    get, path = "/api/v1/usage", operation_id = "get_usage", tag = "sandboxes",
+    params(ReadUsage),
+    responses((status = 200, body = Usage), Guarded, WithQuery)
+)]
+pub async fn usage(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    asked: QueryResult<ReadUsage>,
+) -> Result<Json<Usage>, Refusal> {
+    let ReadUsage { from, to } = query(asked)?;
+    Ok(Json(broker.usage(&who, from, to).await?))
 }
 
 /// Start a stopped or failed sandbox

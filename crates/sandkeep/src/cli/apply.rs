@@ -5,7 +5,7 @@
 //! ownership and set-id bits are not taken over, and every file must match the list of changes.
 
 mod interactive;
-mod plan;
+mod look;
 mod select;
 mod staging;
 #[cfg(test)]
@@ -20,10 +20,11 @@ use bytes::{Buf as _, Bytes};
 use futures_util::{Stream, StreamExt as _};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
 use self::interactive::Asked;
-use self::plan::{Act, Conflict, Plan, Step};
+use self::look::{Looked, look};
 use self::select::{SelectArgs, Selection};
 use self::staging::{Interrupted, PLACE, Staging};
 use crate::cli::exit::Exit;
@@ -31,10 +32,14 @@ use crate::cli::failure::Failure;
 use crate::cli::print;
 use crate::cli::tool_config::{Arrival, Guard, GuardArgs, ToolConfig};
 use sandkeep_client::Client;
-use sandkeep_core::api::FilePath;
+use sandkeep_core::api::{DiffSandbox, FilePath};
 use sandkeep_core::{SandboxId, limits};
 use sandkeep_tree::{
     TreePath, View,
+    apply::{
+        self, Act, ApplyPlan, Conflict, Here, OnConflict, PLAN, Plan, PlanProblem, PlanRequest,
+        Scope, Step,
+    },
     archive::{ArchiveError, Closing, Entries, Kind},
     diff::{FileChange, MANIFEST},
     digest::Hasher,
@@ -95,6 +100,16 @@ impl HomeArgs {
         Self { dry_run: true, ..self }
     }
 
+    /// The directory, and the rules for what arrives there.
+    fn open(self) -> Result<(OwnedFd, Rules), Failure> {
+        let Self { to, select, guard, interactive, .. } = self;
+        let directory = open(&to).map_err(|error| Failure::Usage {
+            problem: format!("--to {}: {error}", to.display()),
+        })?;
+        let asks = if interactive { Asks::Each } else { Asks::Nothing };
+        Ok((directory, Rules { selection: select.beneath(&to)?, guard: guard.beneath(&to), asks }))
+    }
+
     fn intent(&self) -> Intent {
         match (self.dry_run, self.all_or_nothing) {
             (true, _) => Intent::DryRun,
@@ -112,6 +127,12 @@ enum ApplyError {
     Path(#[from] PathProblem),
     #[error("the daemon sent an invalid diff: {0}")]
     Manifest(&'static str),
+    #[error("the daemon sent an invalid plan: {0}")]
+    Plan(#[from] PlanProblem),
+    #[error(
+        "the daemon's plan changes {path}, which the sandbox did not change; nothing was changed"
+    )]
+    Unasked { path: String },
     #[error(
         "the daemon has more changes than can be brought home at once; choose less with --path"
     )]
@@ -188,7 +209,19 @@ struct Report {
     plan: Plan,
     /// How many changes the sandbox has.
     changes: usize,
+    /// How many of them ignore files name.
+    ignored: usize,
     found: Interrupted,
+}
+
+/// A directory that was looked at, before anything is known about its steps.
+struct Begun {
+    view: View,
+    /// None if nothing is to be changed.
+    staging: Option<Staging>,
+    found: Interrupted,
+    looked: Looked,
+    changes: usize,
 }
 
 pub async fn run(args: ApplyArgs, client: &Client) -> Result<Exit, Failure> {
@@ -201,15 +234,66 @@ pub async fn run(args: ApplyArgs, client: &Client) -> Result<Exit, Failure> {
     };
     let top = TreePath::clean(within.as_bytes())
         .map_err(|problem| Failure::Usage { problem: format!("--path: {problem}") })?;
-    let from = args.from.as_deref().unwrap_or("base");
-    let query = [("format", "tar"), ("path", within.as_str()), ("from", from)];
-    let response = client.get_live(&format!("/api/v1/sandboxes/{id}/diff"), &query).await?;
-    let report = come_home(response.bytes_stream().map(into_io), args.home.clone(), &top).await?;
+    let from = args.from.as_deref().unwrap_or("base").to_owned();
+    let report = of_sandbox(client, &id, &within, &top, &from, args.home.clone()).await?;
     if report.changes == 0 {
         must_exist(client, &id, &within).await?;
     }
     print::note(&format!("compared with {from}, below {within}"));
     tell(&report, args.home.intent())
+}
+
+/// Tells the daemon how the directory looks where the sandbox has changes, and carries out its plan.
+async fn of_sandbox(
+    client: &Client,
+    id: &SandboxId,
+    within: &str,
+    top: &TreePath,
+    from: &str,
+    home: HomeArgs,
+) -> Result<Report, Failure> {
+    let intent = home.intent();
+    let (directory, rules) = home.open()?;
+    let asked = DiffSandbox {
+        from: Some(from.to_owned()),
+        path: Some(within.to_owned()),
+        limit: Some(limits::DIFF_CHANGES_MAX),
+        ..DiffSandbox::default()
+    };
+    let manifest = serde_json::from_value(client.diff(id, &asked).await?)
+        .map_err(|_| failed(ApplyError::Manifest("its list cannot be read")))?;
+    let (begun, rules) = blocking({
+        let top = top.clone();
+        move || Ok((begin(directory, &manifest, &top, intent, &rules)?, rules))
+    })
+    .await?;
+    let request = PlanRequest {
+        path: Some(within.to_owned()),
+        from: Some(from.to_owned()),
+        files: begun.looked.files.clone(),
+        scope: Scope::Listed,
+        on_conflict: OnConflict::Report,
+    };
+    let plan = client.apply_plan(id, &request).await;
+    let response = match plan {
+        Ok(response) => response,
+        Err(error) => {
+            begun.give_up();
+            return Err(error.into());
+        }
+    };
+    receive(response.bytes_stream().map(into_io), move |bundle| {
+        let mut entries = Entries::new(bundle);
+        let plan = match read_plan(&mut entries) {
+            Ok(plan) => plan,
+            Err(error) => {
+                begun.give_up();
+                return Err(error);
+            }
+        };
+        carry_out(begun, plan, entries, intent, &rules)
+    })
+    .await
 }
 
 fn into_io(piece: reqwest::Result<Bytes>) -> io::Result<Bytes> {
@@ -240,27 +324,39 @@ async fn come_home(
     top: &TreePath,
 ) -> Result<Report, Failure> {
     let intent = home.intent();
-    let HomeArgs { to, select, guard, interactive, .. } = home;
-    let directory = open(&to)
-        .map_err(|error| Failure::Usage { problem: format!("--to {}: {error}", to.display()) })?;
-    let (sender, pieces) = mpsc::channel(limits::APPLY_CHUNKS_QUEUED);
-    let asks = if interactive { Asks::Each } else { Asks::Nothing };
-    let (guard, top) = (guard.beneath(&to), top.clone());
-    let work = tokio::task::spawn_blocking(move || {
-        let selection = select.beneath(&to)?;
-        let pieces = Pieces { receiver: pieces, current: Bytes::new() };
-        bring(pieces, directory, &top, intent, &Rules { selection, guard, asks })
-            .map_err(|error| Failure::Tool(Box::new(error)))
-    });
-    let mut bundle = std::pin::pin!(bundle);
-    while let Some(piece) = bundle.next().await {
-        // The reader may have stopped.
-        if sender.send(piece).await.is_err() {
-            break;
+    let (directory, rules) = home.open()?;
+    let top = top.clone();
+    receive(bundle, move |pieces| bring(pieces, directory, &top, intent, &rules)).await
+}
+
+/// Reads a stream on a thread of its own.
+async fn receive<T: Send + 'static>(
+    stream: impl Stream<Item = io::Result<Bytes>>,
+    work: impl FnOnce(Pieces) -> Result<T, ApplyError> + Send + 'static,
+) -> Result<T, Failure> {
+    let (sender, receiver) = mpsc::channel(limits::APPLY_CHUNKS_QUEUED);
+    let work = blocking(move || work(Pieces { receiver, current: Bytes::new() }));
+    let send = async move {
+        let mut stream = std::pin::pin!(stream);
+        while let Some(piece) = stream.next().await {
+            // The reader may have stopped.
+            if sender.send(piece).await.is_err() {
+                break;
+            }
         }
-    }
-    drop(sender);
-    work.await.map_err(|error| Failure::Tool(Box::new(error)))?
+    };
+    futures_util::join!(work, send).0
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApplyError> + Send + 'static,
+) -> Result<T, Failure> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| Failure::Tool(Box::new(error)))?.map_err(failed)
+}
+
+fn failed(error: ApplyError) -> Failure {
+    Failure::Tool(Box::new(error))
 }
 
 /// Without changes a directory that is misspelt would look like one in which nothing has changed.
@@ -287,41 +383,89 @@ fn bring(
     rules: &Rules,
 ) -> Result<Report, ApplyError> {
     let mut entries = Entries::new(bundle);
-    let manifest = read_manifest(&mut entries)?;
+    let manifest: Manifest = read_list(&mut entries, MANIFEST)?;
+    let begun = begin(directory, &manifest, top, intent, rules)?;
+    let here = Here::new(begun.looked.files.clone(), Scope::Listed, OnConflict::Report);
+    let plan = match here.and_then(|here| apply::plan(&here, &manifest.changes, top)) {
+        Ok(plan) => plan,
+        Err(problem) => {
+            begun.give_up();
+            return Err(problem.into());
+        }
+    };
+    carry_out(begun, plan, entries, intent, rules)
+}
+
+/// Looks at the directory where there are changes. If it is to be changed, nobody else applies to it from now on.
+fn begin(
+    directory: OwnedFd,
+    manifest: &Manifest,
+    top: &TreePath,
+    intent: Intent,
+    rules: &Rules,
+) -> Result<Begun, ApplyError> {
     if manifest.truncated {
         return Err(ApplyError::Truncated);
     }
     let view = View::of_trees(vec![directory.try_clone()?]);
-    let changes = manifest.changes.len();
-    if intent == Intent::DryRun {
-        let plan = guarded_plan(&view, &manifest.changes, top, rules)?;
-        return Ok(Report { plan, changes, found: Interrupted::Nothing });
-    }
-    let (staging, found) = Staging::begin(directory)?;
-    let mut plan = match guarded_plan(&view, &manifest.changes, top, rules) {
-        Ok(plan) => plan,
-        Err(error) => {
-            staging.clear();
-            return Err(error);
+    let (staging, found) = match intent {
+        Intent::DryRun => (None, Interrupted::Nothing),
+        Intent::Apply | Intent::ApplyAll => {
+            let (staging, found) = Staging::begin(directory)?;
+            (Some(staging), found)
         }
     };
-    let refused = intent == Intent::ApplyAll && !plan.conflicts.is_empty();
-    if refused || plan.steps.is_empty() {
-        staging.clear();
-        return Ok(Report { plan, changes, found });
+    let changes = manifest.changes.len();
+    match look(&view, &manifest.changes, top, &rules.selection) {
+        Ok(looked) => Ok(Begun { view, staging, found, looked, changes }),
+        Err(error) => {
+            if let Some(staging) = staging {
+                staging.clear();
+            }
+            Err(error)
+        }
     }
-    let staged = stage(&staging, &plan.steps, &mut entries).and_then(|()| {
+}
+
+impl Begun {
+    fn give_up(self) {
+        if let Some(staging) = self.staging {
+            staging.clear();
+        }
+    }
+}
+
+fn carry_out<R: Read>(
+    begun: Begun,
+    mut plan: Plan,
+    mut entries: Entries<R>,
+    intent: Intent,
+    rules: &Rules,
+) -> Result<Report, ApplyError> {
+    let Begun { view, staging, found, looked, changes } = begun;
+    let allowed = looked.check(&plan).and_then(|()| guard(&plan, rules));
+    let ignored = looked.ignored;
+    let Some(staging) = staging else {
+        allowed?;
+        return Ok(Report { plan, changes, ignored, found });
+    };
+    let refused = intent == Intent::ApplyAll && !plan.conflicts.is_empty();
+    if allowed.is_ok() && (refused || plan.steps.is_empty()) {
+        staging.clear();
+        return Ok(Report { plan, changes, ignored, found });
+    }
+    let chosen = allowed.and_then(|()| stage(&staging, &plan.steps, &mut entries)).and_then(|()| {
         // Read to its end, so that a truncated bundle is detected.
         match entries.finish()? {
-            Closing::Marked => Ok(()),
-            Closing::Unmarked => Err(ArchiveError::Truncated.into()),
+            Closing::Marked => {}
+            Closing::Unmarked => return Err(ArchiveError::Truncated.into()),
         }
-    });
-    let chosen = staged.and_then(|()| match rules.asks {
-        Asks::Nothing => Ok(()),
-        Asks::Each => {
-            let mut asked = Asked::new(io::stdin().lock(), io::stderr());
-            interactive::choose(&view, &staging, &mut plan, &mut asked)
+        match rules.asks {
+            Asks::Nothing => Ok(()),
+            Asks::Each => {
+                let mut asked = Asked::new(io::stdin().lock(), io::stderr());
+                interactive::choose(&view, &staging, &mut plan, &mut asked)
+            }
         }
     });
     if let Err(error) = chosen {
@@ -329,17 +473,11 @@ fn bring(
         return Err(error);
     }
     staging.commit(&plan.steps)?;
-    Ok(Report { plan, changes, found })
+    Ok(Report { plan, changes, ignored, found })
 }
 
-/// A plan that contains no file which would make the caller's tools run commands.
-fn guarded_plan(
-    view: &View,
-    changes: &[FileChange],
-    top: &TreePath,
-    rules: &Rules,
-) -> Result<Plan, ApplyError> {
-    let plan = plan::plan(view, changes, top, &rules.selection)?;
+/// Refuses files that would make the caller's tools run commands.
+fn guard(plan: &Plan, rules: &Rules) -> Result<(), ApplyError> {
     rules.guard.check(plan.steps.iter().map(|Step { path, act }| {
         let arrival = match act {
             Act::MakeDirectory { .. } | Act::RemoveDirectory => Arrival::Directory,
@@ -348,12 +486,20 @@ fn guarded_plan(
         };
         (path.bytes(), arrival)
     }))?;
-    Ok(plan)
+    Ok(())
 }
 
-fn read_manifest(entries: &mut Entries<impl Read>) -> Result<Manifest, ApplyError> {
+fn read_plan(entries: &mut Entries<impl Read>) -> Result<Plan, ApplyError> {
+    Ok(read_list::<ApplyPlan>(entries, PLAN)?.plan()?)
+}
+
+/// The first file of a bundle.
+fn read_list<T: DeserializeOwned>(
+    entries: &mut Entries<impl Read>,
+    name: &str,
+) -> Result<T, ApplyError> {
     let first = entries.next()?.ok_or(ApplyError::Manifest("it is empty"))?;
-    if first.path != MANIFEST.as_bytes() || entries.data_left() > limits::APPLY_MANIFEST_MAX_BYTES {
+    if first.path != name.as_bytes() || entries.data_left() > limits::APPLY_MANIFEST_MAX_BYTES {
         return Err(ApplyError::Manifest("it does not begin with a list of changes"));
     }
     let mut bytes = Vec::new();
@@ -440,8 +586,8 @@ fn tell(report: &Report, intent: Intent) -> Result<Exit, Failure> {
             path.shown()
         ));
     }
-    if report.plan.ignored > 0 {
-        let ignored = report.plan.ignored;
+    if report.ignored > 0 {
+        let ignored = report.ignored;
         print::note(&format!(
             "{ignored} changes were left out by .gitignore; --no-ignore applies them"
         ));

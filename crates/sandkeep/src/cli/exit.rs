@@ -76,7 +76,7 @@ impl Exit {
             Self::DataDirInUse => "`serve`: another daemon uses the data directory",
             Self::StorageUnusable => "`serve`: the storage cannot be used on this machine",
             Self::RuntimeUnusable => "`serve`: no runtime is usable; a kernel feature is missing",
-            Self::Conflicts => "`apply`: conflicting changes; nothing was applied",
+            Self::Conflicts => "`apply`: files that changed on both sides were left as they are",
             Self::TimedOut => "`exec`, `run`: the command timed out and was killed",
             Self::SandkeepFailed => {
                 "`exec`, `run`: Sandkeep itself failed, or the outcome is unknown"

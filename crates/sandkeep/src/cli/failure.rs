@@ -77,7 +77,7 @@ impl Failure {
         let detail = self.detail();
         // The option's requirements are already named; the API's advice is about fields.
         let names_an_option = detail.starts_with("--");
-        match self.remedy().filter(|_| !names_an_option) {
+        match self.remedy().filter(|remedy| !names_an_option && !remedy.is_empty()) {
             Some(remedy) => format!("{detail}; {remedy}"),
             None => detail,
         }
@@ -89,7 +89,9 @@ impl Failure {
             Self::Api(Api::Unreachable { source, .. } | Api::BrokeOff { source, .. }) => {
                 format!("{self}: {}", first_cause(source))
             }
-            Self::Api(Api::Refused(_)) | Self::Broker(_) => in_options(&with_causes(self)),
+            Self::Api(Api::Refused(_)) | Self::Broker(_) => {
+                in_options(&with_causes(self)).replace("give command or argv", "give one after --")
+            }
             _ => with_causes(self),
         }
     }

@@ -8,6 +8,7 @@ mod codebase;
 pub(super) mod place;
 mod remote;
 pub(super) mod signals;
+mod volume;
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -30,6 +31,7 @@ use sandkeep_broker::{Broker, ExecDraft, Running, error::Error};
 use sandkeep_core::{HostPaths, Principal, SandboxId, SourceDraft, SpecDraft};
 use sandkeep_guestlink::{ExecEnd, ExecEvent, ExecutionInput, OutputStream, journal::StdinSource};
 use signals::Signals;
+use volume::VolumeArgs;
 
 /// Run one command in a throwaway sandbox
 ///
@@ -48,6 +50,8 @@ pub struct Args {
     pub exec: ExecArgs,
     #[command(flatten)]
     kept: RemoteArgs,
+    #[command(flatten)]
+    volume: VolumeArgs,
     /// Ask in this terminal about every connection that is not allowed; stdin is not passed if it is the terminal
     #[arg(long)]
     ask: bool,
@@ -121,7 +125,8 @@ pub async fn run(mut args: Args, around: &Surroundings) -> Result<Exit, Failure>
         false => Input::Passed,
     };
     let directory = args.spec.codebase.take().as_deref().map(codebase::directory).transpose()?;
-    let draft = spec_draft(args.spec.into_json()?)?;
+    let draft =
+        SpecDraft { host_mounts: args.volume.mounts()?, ..spec_draft(args.spec.into_json()?)? };
     let directory = match (directory, args.afterwards.given()) {
         (None, Some(option)) => {
             let problem = format!("{option} is for the changes of --codebase DIR");

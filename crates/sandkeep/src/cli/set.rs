@@ -16,7 +16,7 @@ use sandkeep_client::Client;
 pub struct Args {
     /// Sandbox name, id or unique prefix of an id
     id: String,
-    /// name=NAME, label.KEY=VALUE, timeout=DURATION, idle-timeout=DURATION, on-timeout=destroy|stop|pause,
+    /// name=NAME, label.KEY=VALUE (or label=KEY=VALUE), timeout=DURATION, idle-timeout=DURATION, on-timeout=destroy|stop|pause,
     /// max-snapshots=N
     #[arg(value_name = "SETTING=VALUE", required = true, value_parser = pair)]
     settings: Vec<(String, String)>,
@@ -55,6 +55,13 @@ fn patch(settings: &[(String, String)]) -> Result<Value, InvalidSetting> {
     let (mut patch, mut labels) = (Map::new(), Map::new());
     for (setting, value) in settings {
         let given = Some(value.as_str()).filter(|value| !value.is_empty());
+        if setting == "label" {
+            let label = pair(value);
+            let (key, value) = label
+                .map_err(|problem| InvalidSetting::Value { setting: setting.clone(), problem })?;
+            labels.insert(key, json!(Some(value).filter(|value| !value.is_empty())));
+            continue;
+        }
         let (field, value) = match setting.as_str() {
             "name" => ("name", json!(given)),
             "timeout" => ("timeout_secs", span(setting, given)?),
@@ -97,7 +104,7 @@ mod tests {
 
     #[test]
     fn settings_are_a_merge_patch_and_an_empty_value_removes() {
-        let all = ["name=web", "label.team=blue", "label.old=", "timeout=30m", "on-timeout=stop"];
+        let all = ["name=web", "label.team=blue", "label=old=", "timeout=30m", "on-timeout=stop"];
         let expected = json!({
             "name": "web", "labels": { "team": "blue", "old": null }, "timeout_secs": 1800,
             "on_timeout": "stop",
@@ -110,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_setting_that_does_not_exist_is_answered_with_those_that_do() {
-        for wrong in ["colour=red", "label.=x", "timeout=soon", "max-snapshots=few"] {
+        for wrong in ["colour=red", "label.=x", "label=x", "timeout=soon", "max-snapshots=few"] {
             let problem = patched(&[wrong]).expect_err(wrong).to_string();
             let (setting, _) = wrong.split_once('=').expect("a pair");
             assert!(problem.contains(setting), "{problem}");

@@ -39,10 +39,7 @@ const OWN: &[(Code, &str)] = &[
     (Code::ExecEnded, "see its outcome with `sandkeep ps`, and its output with `sandkeep logs`"),
     (Code::NoTerminal, "run it with -t, or follow its output with `sandkeep logs -f`"),
     (Code::StdinClosed, "run it with -i to send stdin while it runs"),
-    (
-        Code::SlotTaken,
-        "use the one that the detail names, destroy it first, or use `sandkeep ensure`",
-    ),
+    (Code::SlotTaken, "use that one, destroy it first, or use `sandkeep ensure`"),
     (Code::DirectoryNotEmpty, "delete its contents as well"),
     (
         Code::ExecsInFlight,
@@ -61,17 +58,39 @@ const OTHER_CLIENTS: &[(&str, &str)] = &[
     ("ask POST /api/v1/sandboxes/ensure for whichever there is", "use `sandkeep ensure`"),
 ];
 
+/// A person reads advice right behind the error that it is about, which a program has in the field `detail`.
+const BEHIND_THE_ERROR: &[(&str, &str)] = &[
+    ("correct the field that the detail names", ""),
+    ("correct what the detail names: ", "correct "),
+    ("correct what the detail names", ""),
+    ("correct the line that the detail names; ", ""),
+    ("fix or replace what the detail names: ", ""),
+    ("fix the problem that the detail names", "fix that problem"),
+    ("choose one that the detail lists", "choose one of these"),
+    ("leave out what the detail names", "leave it out"),
+    ("the scope that the detail names", "that scope"),
+    ("the one that the detail names", "that one"),
+    ("those that the detail names", "those"),
+    ("the sandbox that the detail names", "that sandbox"),
+    ("; the detail lists them", ""),
+    ("; the detail says what does not answer", ""),
+    ("see the detail and the daemon's log", "see the daemon's log"),
+    ("see the detail, which has the kernel's error", ""),
+    ("see the detail: ", ""),
+];
+
 const METHODS: [&str; 5] = ["GET ", "POST ", "PUT ", "PATCH ", "DELETE "];
 
-/// The remedy of a refusal with this code.
+/// The remedy of a refusal with this code; empty if the error says enough.
 pub fn remedy(code: &str, said: &str) -> String {
     let own = OWN.iter().find(|(of, _)| of.as_str() == code);
     match own {
         // The advice may be about the very case.
         Some((of, own)) if said == of.remedy() => (*own).to_owned(),
-        Some(_) | None => commands(
-            &OTHER_CLIENTS.iter().fold(said.to_owned(), |said, (api, cli)| said.replace(api, cli)),
-        ),
+        Some(_) | None => {
+            let replaced = OTHER_CLIENTS.iter().chain(BEHIND_THE_ERROR);
+            commands(&replaced.fold(said.to_owned(), |said, (api, cli)| said.replace(api, cli)))
+        }
     }
 }
 
@@ -98,7 +117,7 @@ mod tests {
     fn no_remedy_of_the_command_line_is_a_request() {
         for code in Code::ALL {
             let told = remedy(code.as_str(), code.remedy());
-            for word in METHODS.iter().chain(&["/api/v1", "…/"]) {
+            for word in METHODS.iter().chain(&["/api/v1", "…/", "the detail"]) {
                 assert!(!told.contains(word), "{}: {told}", code.as_str());
             }
         }

@@ -1,5 +1,6 @@
 //! The commands against a daemon with scripted answers: their requests, and how they interpret the answers.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{self, Receiver};
@@ -196,6 +197,24 @@ fn rm_all_destroys_nothing_that_nobody_agreed_to() {
     assert_eq!((ran.code, &*ran.stdout), (0, ""), "{ran:?}");
     let ran = scripted(vec![]).call(&["rm", ONE, "--label", "a=b"]);
     assert_eq!(ran.code, 2, "{ran:?}");
+}
+
+#[test]
+fn every_command_has_a_manual_page_that_man_can_read() {
+    let place = tempfile::tempdir().expect("a directory");
+    let dir = place.path().to_str().expect("text");
+    let ran = scripted(vec![]).call(&["man", dir]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let page = |name: &str| fs::read_to_string(place.path().join(name)).unwrap_or_default();
+    for name in ["sandkeep.1", "sandkeep-create.1", "sandkeep-process-logs.1", "sandkeep-usage.1"] {
+        assert!(page(name).contains(".SH SYNOPSIS"), "{name}: {ran:?}");
+    }
+    assert!(page("sandkeep-apply.1").contains(r"\-\-theirs"), "its options");
+    for hidden in ["sandkeep-launcher.1", "sandkeep-sweep.1", "sandkeep-processes.1"] {
+        assert_eq!(page(hidden), "", "{hidden} is for the program itself");
+    }
+    let none = scripted(vec![]).call(&["man", "/nowhere"]);
+    assert!(none.code != 0 && none.stderr.contains("directory"), "{none:?}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 #[cfg(feature = "agentfense")]
 mod agentfense;
+mod apply_plan;
 mod audit;
 mod bench;
 mod browser;
@@ -71,6 +72,7 @@ mod traces;
 mod umask;
 mod unprivileged;
 mod urule;
+mod usage;
 mod webhooks;
 mod workspaces;
 mod zfs;

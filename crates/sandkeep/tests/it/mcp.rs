@@ -261,6 +261,49 @@ fn a_default_sandbox_that_is_stopped_is_started_and_one_that_is_gone_is_replaced
 }
 
 #[test]
+fn each_session_over_http_has_a_sandbox_of_its_own_until_it_ends() {
+    let daemon = crate::daemon!();
+    let begin = || {
+        let hello = json!({
+            "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" }
+        });
+        let hello = message("initialize", &hello);
+        let answer = daemon.request_head(&HEADERS, "POST", "/mcp", &hello).expect("an answer");
+        let id = answer.1.lines().find_map(|line| line.strip_prefix("mcp-session-id: "));
+        id.unwrap_or_else(|| panic!("no session: {answer:?}")).to_owned()
+    };
+    let pwd = |session: Option<&str>, target: &str| {
+        let mut headers = HEADERS.to_vec();
+        headers.push(("mcp-protocol-version", "2025-06-18"));
+        headers.extend(session.map(|session| ("mcp-session-id", session)));
+        let params = json!({ "name": "bash", "arguments": { "command": "cat /etc/hostname" } });
+        let body = message("tools/call", &params);
+        daemon.request_with(&headers, "POST", target, &body).expect("an answer")
+    };
+    let host = |session: Option<&str>, target: &str| {
+        let (status, answer) = pwd(session, target);
+        assert_eq!((status, &answer["result"]["isError"]), (200, &json!(false)), "{answer}");
+        answer["result"]["content"].to_string()
+    };
+    let (one, two) = (begin(), begin());
+    let first = host(Some(&one), "/mcp");
+    assert_eq!(host(Some(&one), "/mcp"), first, "a session keeps its sandbox");
+    assert_ne!(host(Some(&two), "/mcp"), first);
+    assert_eq!(daemon.ids().len(), 2);
+    let own = daemon.create_with(&json!({ "name": "own" }));
+    assert!(host(Some(&one), "/mcp?sandbox=own").contains(&own), "told otherwise");
+    host(None, "/mcp");
+    assert_eq!(daemon.ids().len(), 4, "those without a session share one");
+    let end = |session: &str| {
+        let headers = [("mcp-session-id", session)];
+        daemon.request_with(&headers, "DELETE", "/mcp", &Value::Null).expect("an answer").0
+    };
+    assert_eq!((end(&one), end(&one)), (204, 204));
+    assert_eq!(daemon.ids().len(), 3, "its sandbox ended with it");
+    assert_eq!((end("x"), pwd(Some("x"), "/mcp").0), (404, 404), "not a session of ours");
+}
+
+#[test]
 fn a_call_is_one_request() {
     let daemon = crate::daemon!();
     call(&daemon, None, "sandbox_list", &json!({}));

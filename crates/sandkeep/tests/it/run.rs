@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -61,6 +62,48 @@ fn everything_passes_through_and_nothing_stays() {
     assert_eq!(place.run(&["--", "no-such-command"]).code, 127);
     assert_eq!(place.run(&["--", "sh", "-c", "kill -9 $$"]).code, 137);
     assert_eq!(place.run(&["--timeout", "300ms", "--", "sleep", "1000"]).code, 124);
+    place.assert_empty();
+}
+
+#[test]
+fn a_local_directory_is_mounted_live_and_read_only_if_asked() {
+    crate::skip_if!(obstacle());
+    let place = Place::new();
+    let dir = tempfile::Builder::new().prefix("sk-live-").tempdir().expect("a directory");
+    let named = dir.path().to_str().expect("text");
+    fs::write(dir.path().join("in"), "before").expect("a file");
+    let (inner, shown) = (format!("{named}:/work/src"), format!("{named}:/work/src:ro"));
+    let script =
+        "cat /work/src/in; echo live > /work/src/out; cat /proc/self/mounts | grep /work/src";
+    let mode =
+        |mode| fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).expect("a mode");
+    mode(0o755);
+    let ran = place.run(&["-v", &inner, "--", "sh", "-c", script]);
+    assert!(ran.stdout.starts_with("before"), "{ran:?}");
+    if rustix::process::geteuid().is_root() {
+        // Files have the same owners inside: the directory is root's, and the command is not.
+        assert!(!dir.path().join("out").exists(), "{ran:?}");
+    }
+    mode(0o777);
+    let ran = place.run(&["-v", &inner, "--", "sh", "-c", script]);
+    assert!(ran.stdout.contains("nosuid") && ran.stdout.contains("nodev"), "{ran:?}");
+    assert_eq!(fs::read_to_string(dir.path().join("out")).expect("a file"), "live\n", "{ran:?}");
+    let ran = place.run(&["-v", &shown, "--", "sh", "-c", "cat /work/src/out; rm /work/src/out"]);
+    assert!(ran.code != 0 && ran.stderr.contains("Read-only"), "{ran:?}");
+    assert!(dir.path().join("out").exists(), "{ran:?}");
+    for (wrong, why) in [
+        ("/nowhere:/work", "No such file"),
+        ("/tmp", "expected DIR:PATH"),
+        ("/tmp:work", "absolute"),
+        ("/tmp:/etc/x", "needs that directory"),
+    ] {
+        let ran = place.run(&["-v", wrong, "--", "true"]);
+        assert!(ran.code == 125 && ran.stderr.contains(why), "{wrong}: {ran:?}");
+    }
+    let ran = place.run(&["--runtime", "gvisor", "-v", &inner, "--", "true"]);
+    assert!(ran.code == 125 && ran.stderr.contains("gvisor"), "it cannot mount: {ran:?}");
+    let ran = place.run(&["--url", "http://127.0.0.1:9", "-v", &inner, "--", "true"]);
+    assert!(ran.code == 125 && ran.stderr.contains("without a daemon"), "{ran:?}");
     place.assert_empty();
 }
 

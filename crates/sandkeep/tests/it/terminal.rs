@@ -124,6 +124,30 @@ fn a_shell_feels_like_one_and_leaves_the_terminal_as_it_was() {
 }
 
 #[test]
+fn a_prompt_shows_the_name_that_the_sandbox_has_now() {
+    let daemon = daemon!();
+    let id = daemon.create_with(&json!({ "name": "web" }));
+    let prompt_of = |command: &[&str]| {
+        let window = Window::open(33, 101);
+        let mut shell = window.run(&daemon, command);
+        until_raw(&window);
+        until("a prompt is shown", Patience::Short, || window.text().contains('$'));
+        window.type_in("exit\r");
+        shell.wait().expect("it ends");
+        window.text()
+    };
+    let first = prompt_of(&["shell", "web"]);
+    assert!(first.contains("user@web:~$ "), "{first:?}");
+    daemon.expect(200, "PATCH", &format!("/api/v1/sandboxes/{id}"), &json!({ "name": "shop" }));
+    let second = prompt_of(&["shell", "shop"]);
+    assert!(second.contains("user@shop:~$ ") && !second.contains("web"), "{second:?}");
+    let own = "echo 'PS1=mine-\\$' > ~/.bashrc";
+    daemon.sh(&id, own).ok();
+    let chosen = prompt_of(&["shell", "shop"]);
+    assert!(chosen.contains("mine-$") && !chosen.contains("user@shop"), "{chosen:?}");
+}
+
+#[test]
 fn a_shell_may_be_named_or_given_by_its_path() {
     let daemon = daemon!();
     let id = daemon.create();

@@ -32,9 +32,9 @@ fn add_digest(facts: Option<&mut FileFacts>, view: &View, path: &TreePath) -> io
     Ok(())
 }
 
-/// A reader of the bundle. `manifest` is the serialized diff.
-pub fn bundle(manifest: Vec<u8>, diff: Diff, to: View) -> impl Read + Send {
-    let note = Piece::Note { path: MANIFEST.as_bytes().to_vec(), bytes: manifest };
+/// A reader of the bundle, whose first file has this name and content.
+pub fn bundle((name, manifest): (&'static str, Vec<u8>), diff: Diff, to: View) -> impl Read + Send {
+    let note = Piece::Note { path: name.as_bytes().to_vec(), bytes: manifest };
     let brought = |change: &Change| match change.kind {
         ChangeKind::Added | ChangeKind::Modified | ChangeKind::Renamed => change.after.is_some(),
         ChangeKind::Deleted | ChangeKind::Mode => false,

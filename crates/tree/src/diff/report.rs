@@ -33,7 +33,7 @@ pub struct DiffReport {
 }
 
 /// A point in time of a sandbox.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 #[schema(as = DiffSide)]
 pub enum Side {
@@ -183,14 +183,14 @@ fn absolute(path: &TreePath) -> Vec<u8> {
 }
 
 /// As text, and as base64 if the text is lossy.
-fn spelled(bytes: &[u8]) -> (String, Option<String>) {
+pub(crate) fn spelled(bytes: &[u8]) -> (String, Option<String>) {
     match std::str::from_utf8(bytes) {
         Ok(text) => (text.to_owned(), None),
         Err(_) => (String::from_utf8_lossy(bytes).into_owned(), Some(STANDARD.encode(bytes))),
     }
 }
 
-fn bytes_of(text: &str, base64: Option<&str>) -> Result<Vec<u8>, PathProblem> {
+pub(crate) fn bytes_of(text: &str, base64: Option<&str>) -> Result<Vec<u8>, PathProblem> {
     match base64 {
         None => Ok(text.as_bytes().to_vec()),
         Some(base64) => STANDARD.decode(base64).map_err(|_| PathProblem::Base64),

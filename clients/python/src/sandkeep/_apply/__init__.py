@@ -1,1 +1,1 @@
-"""Bringing the changes of a sandbox to a local directory: `guard` refuses, `plan` compares, `staging` carries out."""
+"""Bringing the changes of a sandbox to a local directory: `plan` describes it, `guard` refuses, `staging` carries out."""

@@ -1,7 +1,7 @@
-"""A bundle from the daemon, brought to a local directory.
+"""Changes of a sandbox, brought to a local directory.
 
-A bundle is a tar: first the list of changes with digests, then the new files. It is complete and in a local file before
-anything is written, and each file must have the digest of the list.
+First the directory is looked at where the sandbox has changes. Then an archive of the daemon has its plan and the files.
+It is complete and in a local file before anything is written, and each file must have the digest of the plan.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from .. import _beneath as beneath
-from .._data import Applied, Changes, FileFacts
+from .._data import Applied, ApplyPlan, Changes
 from .._decode import decode
 from .._errors import ApplyFailed, ToolConfigRefused
 from .guard import Arrival, refuse
-from .plan import Act, Facts, Plan, Step, changes_of_diff, plan
+from .plan import Act, Looked, Plan, State, States, Step
 from .select import Rules, Selection
 from .staging import Staging
 
-_MANIFEST = "sandkeep-diff.json"
+_PLAN = "sandkeep-plan.json"
 
 
 @dataclass(frozen=True)
@@ -33,45 +33,81 @@ class Options:
     all_or_nothing: bool = False
     dry_run: bool = False
     allow_tool_config: bool = False
-    applied: Facts = field(default_factory=dict[bytes, "FileFacts | None"])
+    applied: States = field(default_factory=dict[bytes, State])
     """The states of files that earlier applies left in the directory."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     applied: Applied
-    settled: Facts
+    settled: States
     """The states of files that are the same on both sides now."""
 
 
-def apply(file: IO[bytes], local: str, options: Options) -> Outcome:
-    """Applies a bundle to a directory. If that fails, nothing is changed."""
-    selection = Selection(local, options.rules)
-    root = _open_directory(local)
-    try:
-        with tarfile.open(fileobj=file, mode="r:", encoding="utf-8", errors="surrogateescape") as bundle:
-            changes = changes_of_diff(_manifest(bundle).changes, options.top)
+class Begun:
+    """A local directory that was looked at. Unless it is a dry run, nobody else applies to it until it is closed."""
 
-            def guarded() -> Plan:
-                return _guarded(local, plan(root, changes, selection, options.applied), options)
+    def __init__(self, local: str, changes: Changes, options: Options) -> None:
+        if changes.truncated:
+            raise ApplyFailed("the sandbox has more changes than one apply can take", "select less with path=…")
+        self._local = local
+        self._options = options
+        selection = Selection(local, options.rules)
+        self._root = _open_directory(local)
+        self._staging: Staging | None = None
+        try:
+            self._staging = None if options.dry_run else Staging(self._root)
+            self._looked = Looked.at(self._root, changes.changes, options.top, selection, options.applied)
+        except BaseException:
+            self.close()
+            raise
 
-            if options.dry_run:
-                return Outcome(_report(guarded(), undone=False), {})
-            staging = Staging(root)
-            try:
-                planned = guarded()
-                if planned.conflicts and options.all_or_nothing:
-                    planned = Plan(conflicts=planned.conflicts, ignored=planned.ignored)
-                _stage(bundle, planned.steps, staging)
-                if planned.steps:
-                    staging.commit(planned.steps)
-            finally:
-                staging.close()
-            return Outcome(_report(planned, undone=staging.undone), planned.settled)
-    except tarfile.TarError as error:
-        raise ApplyFailed(f"the daemon sent an invalid archive: {error}") from error
-    finally:
-        os.close(root)
+    @property
+    def files(self) -> Sequence[dict[str, Any]]:
+        """As the daemon is told."""
+        return self._looked.files
+
+    def carry_out(self, file: IO[bytes]) -> Outcome:
+        """Carries out the plan of an archive. If that fails, nothing is changed."""
+        try:
+            with tarfile.open(fileobj=file, mode="r:", encoding="utf-8", errors="surrogateescape") as bundle:
+                plan = self._guarded(self._looked.plan(_plan(bundle)))
+                staging = self._staging
+                if staging is None:
+                    return Outcome(self._report(plan, undone=False), {})
+                if plan.conflicts and self._options.all_or_nothing:
+                    plan = Plan(conflicts=plan.conflicts)
+                _stage(bundle, plan.steps, staging)
+                if plan.steps:
+                    staging.commit(plan.steps)
+                return Outcome(self._report(plan, undone=staging.undone), plan.settled)
+        except tarfile.TarError as error:
+            raise ApplyFailed(f"the daemon sent an invalid archive: {error}") from error
+
+    def close(self) -> None:
+        if self._staging is not None:
+            self._staging.close()
+        os.close(self._root)
+
+    def _guarded(self, plan: Plan) -> Plan:
+        if not self._options.allow_tool_config:
+            refused = refuse(os.fsencode(self._local), [(step.path, _arrival(step)) for step in plan.steps])
+            if refused:
+                raise ToolConfigRefused(refused)
+        return plan
+
+    def _report(self, plan: Plan, *, undone: bool) -> Applied:
+        def shown(*acts: Act) -> list[str]:
+            return [step.path.decode(errors="backslashreplace") for step in plan.steps if step.act in acts]
+
+        return Applied(
+            written=shown(Act.WRITE, Act.LINK, Act.MAKE_DIRECTORY, Act.MODE),
+            removed=shown(Act.REMOVE, Act.REMOVE_DIRECTORY),
+            kept=[path.decode(errors="backslashreplace") for path in plan.kept],
+            conflicts=plan.conflicts,
+            ignored=self._looked.ignored,
+            undone=undone,
+        )
 
 
 def _open_directory(local: str) -> int:
@@ -81,27 +117,16 @@ def _open_directory(local: str) -> int:
         raise ApplyFailed(f"{local}: {error.strerror}", "name an existing directory") from error
 
 
-def _manifest(bundle: tarfile.TarFile) -> Changes:
+def _plan(bundle: tarfile.TarFile) -> ApplyPlan:
     first = bundle.next()
-    content = None if first is None or first.name != _MANIFEST else bundle.extractfile(first)
+    content = None if first is None or first.name != _PLAN else bundle.extractfile(first)
     if content is None:
-        raise ApplyFailed("the daemon sent an invalid archive: it does not begin with a list of changes")
+        raise ApplyFailed("the daemon sent an invalid archive: it does not begin with a plan")
     try:
         value: Any = json.load(content)
-        changes = decode(Changes, value)
+        return decode(ApplyPlan, value)
     except ValueError as error:
-        raise ApplyFailed(f"the daemon sent an invalid list of changes: {error}") from error
-    if changes.truncated:
-        raise ApplyFailed("the sandbox has more changes than one apply can take", "select less with path=…")
-    return changes
-
-
-def _guarded(local: str, planned: Plan, options: Options) -> Plan:
-    if not options.allow_tool_config:
-        refused = refuse(os.fsencode(local), [(step.path, _arrival(step)) for step in planned.steps])
-        if refused:
-            raise ToolConfigRefused(refused)
-    return planned
+        raise ApplyFailed(f"the daemon sent an invalid plan: {error}") from error
 
 
 def _arrival(step: Step) -> Arrival:
@@ -126,17 +151,3 @@ def _stage(bundle: tarfile.TarFile, steps: Sequence[Step], staging: Staging) -> 
             raise ApplyFailed(f"{info.name} arrived damaged", "try again")
     for source in awaited:
         raise ApplyFailed(f"{source!r} did not arrive", "try again")
-
-
-def _report(planned: Plan, *, undone: bool) -> Applied:
-    def shown(*acts: Act) -> list[str]:
-        return [step.path.decode(errors="backslashreplace") for step in planned.steps if step.act in acts]
-
-    return Applied(
-        written=shown(Act.WRITE, Act.LINK, Act.MAKE_DIRECTORY, Act.MODE),
-        removed=shown(Act.REMOVE, Act.REMOVE_DIRECTORY),
-        kept=[path.decode(errors="backslashreplace") for path in planned.kept],
-        conflicts=planned.conflicts,
-        ignored=planned.ignored,
-        undone=undone,
-    )

@@ -8,19 +8,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from dataclasses import dataclass, field, replace
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import httpx
 
 from .. import _beneath as beneath
 from .._apply import bundle
+from .._apply.plan import State, States
 from .._apply.select import Rules
 from .._data import (
     Applied,
     Changes,
     ExecInfo,
     ExecResult,
-    FileFacts,
     LogEntry,
     PortInfo,
     PortUrl,
@@ -73,8 +73,8 @@ class Origin:
     """Patterns of the files that were not uploaded, and that are not applied."""
     sandbox: str = ""
     """The id of the sandbox that it was uploaded to. Forks of that sandbox have the same origin."""
-    applied: Mapping[bytes, FileFacts | None] = field(default_factory=dict[bytes, "FileFacts | None"])
-    """The state of each file that was applied to the directory; None for a file that was removed."""
+    applied: States = field(default_factory=dict[bytes, State])
+    """The state of each file that was applied to the directory."""
 
 
 class AsyncSandbox:
@@ -639,21 +639,32 @@ class AsyncSandbox:
             applied=origin.applied if origin is not None and is_home else {},
         )
         begin = from_ or await self._begin()
-        query = {"format": "tar", "path": top, "from": begin, "limit": _DIFF_CHANGES_MAX}
-        with TemporaryFile(prefix="sandkeep-") as file:
-            try:
-                async with self._http.stream("GET", f"{self._path}/diff", query=query) as response:
-                    async for data in response.aiter_bytes():
-                        await blocking(file.write, data)
-            except httpx.TransportError as error:
-                raise ConnectionLost(self._http.settings.url, str(error) or type(error).__name__) from error
-            await blocking(file.seek, 0)
-            outcome = await blocking(bundle.apply, file, os.fspath(local), options)
+        query = {"path": top, "from": begin, "limit": _DIFF_CHANGES_MAX}
+        changes = await self._http.read(Changes, f"{self._path}/diff", **query)
+        begun = await blocking(bundle.Begun, os.fspath(local), changes, options)
+        try:
+            body = {"path": top, "from": begin, "scope": "listed", "files": begun.files}
+            with TemporaryFile(prefix="sandkeep-") as file:
+                await self._plan_apply(body, file)
+                outcome = await blocking(begun.carry_out, file)
+        finally:
+            await blocking(begun.close)
         if origin is not None and is_home:
             self._origin = replace(origin, applied={**origin.applied, **outcome.settled})
         if outcome.applied.conflicts and not dry_run:
             raise ApplyConflict(outcome.applied)
         return outcome.applied
+
+    async def _plan_apply(self, body: Mapping[str, Any], file: IO[bytes]) -> None:
+        """Writes the daemon's plan, with the new files, to a local file."""
+        path = f"{self._path}/apply/plan"
+        try:
+            async with self._http.stream("POST", path, query={"format": "tar"}, body=body) as response:
+                async for data in response.aiter_bytes():
+                    await blocking(file.write, data)
+        except httpx.TransportError as error:
+            raise ConnectionLost(self._http.settings.url, str(error) or type(error).__name__) from error
+        await blocking(file.seek, 0)
 
     async def _begin(self) -> str:
         """The snapshot that has the files as the local directory had them."""

@@ -7,12 +7,13 @@ import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from .._archive import pack
-from .._data import Event, Runtime, SandboxInfo, Template
+from .._data import Event, OwnerUsage, Runtime, SandboxInfo, Template
 from .._errors import SandkeepError
-from .._requests import SandboxOptions, is_repository, sandbox_fields, without_none
+from .._requests import SandboxOptions, instant, is_repository, sandbox_fields, without_none
 from .._retry import Repeat
 from .._settings import Settings, segment
 from ._platform import blocking, file_content
@@ -137,6 +138,15 @@ class Client:
     def version(self) -> str:
         """The version of the daemon."""
         return str((self._http.get("/healthz"))["version"])
+
+    def usage(self, from_: datetime | None = None, to: datetime | None = None) -> Sequence[OwnerUsage]:
+        """What each owner that the caller may see used in a period: by default in the 30 days before its end, now.
+
+        The period is counted in whole hours, the first and the last included.
+        """
+        query = without_none(to=instant(to))
+        query.update(without_none(**{"from": instant(from_)}))
+        return self._http.items(OwnerUsage, "/api/v1/usage", **query)
 
     def events(
         self,

@@ -9,19 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field, replace
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import httpx
 
 from .. import _beneath as beneath
 from .._apply import bundle
+from .._apply.plan import State, States
 from .._apply.select import Rules
 from .._data import (
     Applied,
     Changes,
     ExecInfo,
     ExecResult,
-    FileFacts,
     LogEntry,
     PortInfo,
     PortUrl,
@@ -74,8 +74,8 @@ class Origin:
     """Patterns of the files that were not uploaded, and that are not applied."""
     sandbox: str = ""
     """The id of the sandbox that it was uploaded to. Forks of that sandbox have the same origin."""
-    applied: Mapping[bytes, FileFacts | None] = field(default_factory=dict[bytes, "FileFacts | None"])
-    """The state of each file that was applied to the directory; None for a file that was removed."""
+    applied: States = field(default_factory=dict[bytes, State])
+    """The state of each file that was applied to the directory."""
 
 
 class Sandbox:
@@ -640,21 +640,32 @@ class Sandbox:
             applied=origin.applied if origin is not None and is_home else {},
         )
         begin = from_ or self._begin()
-        query = {"format": "tar", "path": top, "from": begin, "limit": _DIFF_CHANGES_MAX}
-        with TemporaryFile(prefix="sandkeep-") as file:
-            try:
-                with self._http.stream("GET", f"{self._path}/diff", query=query) as response:
-                    for data in response.iter_bytes():
-                        blocking(file.write, data)
-            except httpx.TransportError as error:
-                raise ConnectionLost(self._http.settings.url, str(error) or type(error).__name__) from error
-            blocking(file.seek, 0)
-            outcome = blocking(bundle.apply, file, os.fspath(local), options)
+        query = {"path": top, "from": begin, "limit": _DIFF_CHANGES_MAX}
+        changes = self._http.read(Changes, f"{self._path}/diff", **query)
+        begun = blocking(bundle.Begun, os.fspath(local), changes, options)
+        try:
+            body = {"path": top, "from": begin, "scope": "listed", "files": begun.files}
+            with TemporaryFile(prefix="sandkeep-") as file:
+                self._plan_apply(body, file)
+                outcome = blocking(begun.carry_out, file)
+        finally:
+            blocking(begun.close)
         if origin is not None and is_home:
             self._origin = replace(origin, applied={**origin.applied, **outcome.settled})
         if outcome.applied.conflicts and not dry_run:
             raise ApplyConflict(outcome.applied)
         return outcome.applied
+
+    def _plan_apply(self, body: Mapping[str, Any], file: IO[bytes]) -> None:
+        """Writes the daemon's plan, with the new files, to a local file."""
+        path = f"{self._path}/apply/plan"
+        try:
+            with self._http.stream("POST", path, query={"format": "tar"}, body=body) as response:
+                for data in response.iter_bytes():
+                    blocking(file.write, data)
+        except httpx.TransportError as error:
+            raise ConnectionLost(self._http.settings.url, str(error) or type(error).__name__) from error
+        blocking(file.seek, 0)
 
     def _begin(self) -> str:
         """The snapshot that has the files as the local directory had them."""

@@ -6,16 +6,22 @@ use std::io;
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Comparison, DiffRequest, READ};
+use super::{Comparison, DiffRequest, READ, Sides};
 use crate::Broker;
 use crate::error::Error;
 use crate::lifecycle::work::FileWork;
 use sandkeep_core::{Principal, SandboxId, limits};
 use sandkeep_tree::{
     View,
-    diff::{self, Diff},
+    diff::{self, Diff, Options},
     effort::CancelOnDrop,
 };
+
+/// The name and the content of a bundle's list, and the changes whose files follow it, from a tree.
+pub(crate) type Listed = (&'static str, Vec<u8>, Diff, View);
+
+/// The same, unless the request or the reading of files was wrong.
+pub(super) type Compared = io::Result<Result<Listed, Error>>;
 
 /// The stream, as a tar. Dropping it stops the work.
 pub struct DiffBundle {
@@ -56,7 +62,24 @@ impl Broker {
     ) -> Result<DiffBundle, Error> {
         let slot = self.shared.file_work.take(&who.organization)?;
         let request = DiffRequest { limit: Some(limits::DIFF_CHANGES_MAX), ..request };
-        let mut comparison = self.comparison(who, id, request)?;
+        let comparison = self.comparison(who, id, request)?;
+        let work = |sides: Sides, from: View, to: View, options: &Options| {
+            let diff = diff::compare(&from, &to, options)?;
+            let changes = diff::told_with_digests(&diff, &from, &to)?;
+            let list = serde_json::to_vec(&sides.tell(&diff, changes));
+            let list = list.expect("a diff holds only texts and numbers");
+            Ok(Ok((diff::MANIFEST, list, diff, to)))
+        };
+        self.send_bundle(slot, comparison, work).await
+    }
+
+    /// Sends the list that the work makes, and the new files of its diff.
+    pub(super) async fn send_bundle(
+        &self,
+        slot: impl Send + 'static,
+        mut comparison: Comparison,
+        work: impl FnOnce(Sides, View, View, &Options) -> Compared + Send + 'static,
+    ) -> Result<DiffBundle, Error> {
         let broker = self.clone();
         let unread = comparison.work.effort.cancel_on_drop();
         let (sender, pieces) = mpsc::channel(limits::DIFF_CHUNKS_QUEUED);
@@ -64,7 +87,7 @@ impl Broker {
         self.shared.tasks.spawn(async move {
             let _slot = slot;
             match broker.stand_in(&mut comparison).await {
-                Ok(()) => broker.bundle(&comparison, began, sender).await,
+                Ok(()) => broker.bundle(&comparison, work, began, sender).await,
                 Err(error) => drop(began.send(Err(error))),
             }
             broker.remove_stand_in(&comparison).await;
@@ -76,44 +99,32 @@ impl Broker {
     async fn bundle(
         &self,
         comparison: &Comparison,
+        work: impl FnOnce(Sides, View, View, &Options) -> Compared + Send + 'static,
         began: oneshot::Sender<Result<(), Error>>,
         sender: mpsc::Sender<io::Result<Bytes>>,
     ) {
         let _kept = comparison.keep().await;
-        let (manifest, diff, to) = match self.compared(comparison).await {
-            Ok(compared) => compared,
+        let listed = match self.compared(comparison, work).await.flatten() {
+            Ok(listed) => listed,
             Err(error) => return drop(began.send(Err(error))),
         };
         let _ = began.send(Ok(()));
-        if let Err(error) = pass_on(&comparison.work, (manifest, diff, to), &sender).await {
+        if let Err(error) = pass_on(&comparison.work, listed, &sender).await {
             // If there is no room for the error, the stream has no end marker, which says enough.
             let _ = sender.try_send(Err(io::Error::other(error)));
         }
-    }
-
-    async fn compared(&self, comparison: &Comparison) -> Result<(Vec<u8>, Diff, View), Error> {
-        let (from, to) = self.views(comparison).await?;
-        let options = comparison.options.clone();
-        let compared = comparison.work.run(READ, move || {
-            let diff = diff::compare(&from, &to, &options)?;
-            let changes = diff::told_with_digests(&diff, &from, &to)?;
-            Ok((diff, changes, to))
-        });
-        let (diff, changes, to) = compared.await?;
-        let manifest = serde_json::to_vec(&comparison.tell(&diff, changes));
-        Ok((manifest.expect("a diff holds only texts and numbers"), diff, to))
     }
 }
 
 /// Reads the bundle and passes it on, piece by piece, as fast as the receiver takes it.
 pub(crate) async fn pass_on(
     work: &FileWork,
-    (manifest, diff, to): (Vec<u8>, Diff, View),
+    (name, list, diff, to): Listed,
     sender: &mpsc::Sender<io::Result<Bytes>>,
 ) -> Result<(), Error> {
     let (bytes, time) = (limits::TREE_WORK_MAX_BYTES, limits::DIFF_STREAM_MAX);
     let work = work.then(work.effort.anew(bytes, time));
-    let mut bundle = diff::bundle(manifest, diff, to.within(&work.effort));
+    let mut bundle = diff::bundle((name, list), diff, to.within(&work.effort));
     loop {
         let piece;
         (bundle, piece) = work.piece(READ, bundle).await?;

@@ -7,12 +7,12 @@ use tracing::warn;
 use super::Supervisor;
 use crate::codebases;
 use crate::error::Error;
-use sandkeep_core::failpoint;
+use sandkeep_core::{HostAccess, HostMount, failpoint};
 use sandkeep_home::{DataDir, HomeState, Phase};
 use sandkeep_image::Template;
-use sandkeep_runtime::{Plan, PlannedFiles, StoredFiles};
+use sandkeep_runtime::{MountAccess, MountSource, Plan, PlannedFiles, PlannedMount, StoredFiles};
 use sandkeep_traces::{step, within};
-use sandkeep_tree::Root;
+use sandkeep_tree::{Ids, Root};
 
 impl Supervisor {
     /// Records what a later daemon must know of a launch, before the launch.
@@ -21,11 +21,18 @@ impl Supervisor {
         self.expect_start_up().await
     }
 
+    /// Counts what it has used, before its processes end.
+    pub(crate) async fn count_use(&self) {
+        let (who, runtime) = ((self.id(), &self.meta.owner), self.runtime.as_ref());
+        self.shared.count_use(who, runtime, &self.network, None).await;
+    }
+
     /// Launches a sandbox that already exists.
     pub(crate) async fn launch(&mut self, root: Option<Root>) -> Result<(), Error> {
         self.install_certificate(root.as_ref()).await?;
         let template = self.shared.template_of(&self.meta.spec)?;
         let plan = self.plan(template.as_ref(), root).await?;
+        self.shared.usage.starts(self.id(), self.shared.clock.uptime());
         within(step!("runtime.create"), self.runtime.create(&plan)).await?;
         failpoint!("start.after_runtime_create");
         within(step!("runtime.start"), self.runtime.start(&plan)).await?;
@@ -79,8 +86,9 @@ impl Supervisor {
         template: &dyn Template,
         root: Option<Root>,
     ) -> Result<Plan, Error> {
-        let mounts =
+        let mut mounts =
             codebases::mounts(&self.shared, self.id(), &self.meta.spec, &self.meta.terms).await?;
+        mounts.extend(self.meta.spec.host_mounts().iter().map(planned));
         let stored = |root| StoredFiles { root, binds: template.binds() };
         Ok(Plan {
             id: self.meta.id.clone(),
@@ -129,5 +137,16 @@ impl Supervisor {
         if let Some(first) = terms.timeout().into_iter().chain(terms.idle_timeout()).min() {
             self.shared.alarm.set(self.shared.clock.uptime().saturating_add(first));
         }
+    }
+}
+
+fn planned(mount: &HostMount) -> PlannedMount {
+    PlannedMount {
+        source: MountSource::Dir(mount.dir.clone(), Ids::Plain),
+        target: mount.path.trim_start_matches('/').to_owned(),
+        access: match mount.access {
+            HostAccess::Read => MountAccess::Read,
+            HostAccess::ReadWrite => MountAccess::ReadWrite,
+        },
     }
 }

@@ -10,9 +10,9 @@ use rustix::fs::FileType;
 use similar::{Algorithm, DiffOp, DiffTag, capture_diff_slices, group_diff_ops};
 
 use super::ApplyError;
-use super::plan::{Act, Plan, Step};
 use super::staging::Staging;
 use sandkeep_core::limits;
+use sandkeep_tree::apply::{Act, Plan, Step};
 use sandkeep_tree::{Node, TreePath, View};
 
 /// Context lines around a hunk.

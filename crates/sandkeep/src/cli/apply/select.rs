@@ -3,12 +3,11 @@
 //! A pattern is one of a `.gitignore` file: `*.pyc` matches at every depth, `/build/` only at the top, and a directory
 //! that matches takes everything in it along.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
@@ -157,7 +156,7 @@ struct IgnoreFiles {
     directory: PathBuf,
     /// The top of the repository that the directory is in, or the directory.
     top: PathBuf,
-    read: RefCell<HashMap<PathBuf, Rc<Gitignore>>>,
+    read: Mutex<HashMap<PathBuf, Arc<Gitignore>>>,
 }
 
 impl IgnoreFiles {
@@ -165,7 +164,7 @@ impl IgnoreFiles {
         let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
         let is_repository = |path: &&Path| path.join(".git").exists();
         let top = directory.ancestors().find(is_repository).unwrap_or(&directory).to_owned();
-        Self { directory, top, read: RefCell::default() }
+        Self { directory, top, read: Mutex::default() }
     }
 
     /// Whether a path is ignored, or a directory that it is in.
@@ -193,15 +192,15 @@ impl IgnoreFiles {
         false
     }
 
-    fn of(&self, directory: &Path) -> Rc<Gitignore> {
-        let mut read = self.read.borrow_mut();
+    fn of(&self, directory: &Path) -> Arc<Gitignore> {
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let patterns = read.entry(directory.to_owned()).or_insert_with(|| {
             let mut builder = GitignoreBuilder::new(directory);
             // One that is not there, or a line that means nothing, ignores nothing.
             builder.add(directory.join(IGNORE_FILE));
-            Rc::new(builder.build().unwrap_or_else(|_| Gitignore::empty()))
+            Arc::new(builder.build().unwrap_or_else(|_| Gitignore::empty()))
         });
-        Rc::clone(patterns)
+        Arc::clone(patterns)
     }
 }
 

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::ApplyError;
-use super::plan::{Act, Step};
+use sandkeep_tree::apply::{Act, Step};
 use sandkeep_tree::{TreePath, beneath, untrusted};
 
 /// The private directory.

@@ -35,7 +35,7 @@ impl World {
         let manifest = json!({ "changes": changes, "truncated": diff.truncated });
         let mut bytes = Vec::new();
         let manifest = serde_json::to_vec(&manifest).expect("plain data");
-        diff::bundle(manifest, diff, to).read_to_end(&mut bytes).expect("a bundle");
+        diff::bundle((MANIFEST, manifest), diff, to).read_to_end(&mut bytes).expect("a bundle");
         bytes
     }
 
@@ -225,7 +225,7 @@ fn what_is_left_out_or_ignored_does_not_arrive() {
     let select = |arguments: &[&str]| SelectArgs::of(arguments).beneath(home).expect("valid");
     let apply = |arguments: &[&str]| {
         let report = world.apply_as(&world.bundle(), Intent::Apply, select(arguments));
-        report.expect("it can be applied").plan.ignored
+        report.expect("it can be applied").ignored
     };
     assert_eq!(apply(&["--exclude", "*.pyc", "--include", "src/"]), 0);
     let names: Vec<_> = held(home).into_keys().collect();
@@ -338,10 +338,12 @@ fn what_was_cut_off_is_undone_by_the_next_one() {
         let before = held(home);
         let bundle = world.bundle();
         let mut entries = Entries::new(bundle.as_slice());
-        let manifest = read_manifest(&mut entries).expect("a manifest");
-        let view = View::of_dir(home).expect("a view");
-        let plan = plan::plan(&view, &manifest.changes, &TreePath::default(), &Selection::all());
-        let plan = plan.expect("a plan");
+        let manifest: Manifest = read_list(&mut entries, MANIFEST).expect("a manifest");
+        let (view, top) = (View::of_dir(home).expect("a view"), TreePath::default());
+        let looked = look(&view, &manifest.changes, &top, &Selection::all()).expect("a look");
+        let here =
+            Here::new(looked.files, Scope::Listed, OnConflict::Report).expect("no path twice");
+        let plan = apply::plan(&here, &manifest.changes, &top).expect("a plan");
         let (staging, _) = Staging::begin(open(home).expect("a directory")).expect("a place");
         stage(&staging, &plan.steps, &mut entries).expect("all is there");
         staging.die_at(&plan.steps, died_at);

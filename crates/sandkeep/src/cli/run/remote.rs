@@ -23,6 +23,12 @@ pub async fn run(mut args: Args, client: &Client) -> Result<Exit, Failure> {
         );
         return Err(Failure::Usage { problem });
     }
+    if !args.volume.is_empty() {
+        let problem = "-v mounts a directory of this machine, and is for a run without a daemon; leave out --url and \
+                       SANDKEEP_URL, or send a copy with --source-dir"
+            .to_owned();
+        return Err(Failure::Usage { problem });
+    }
     let mut signals = Signals::listen()?;
     let terminal = args.terminal()?;
     let source = std::mem::take(&mut args.spec.source);

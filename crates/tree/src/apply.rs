@@ -1,22 +1,31 @@
-//! Computes the steps that give a directory the changes of a sandbox, and the conflicts.
+//! The decision of `apply`: the steps that give a caller's directory the changes of a sandbox, and the conflicts.
 //!
-//! Three states of every file are compared: as it was in the sandbox before, as it is there now, and as it is in the
-//! directory. Where the directory has it as it was, the change is carried out; where it has it as it is now,
-//! nothing is left to do; anything else is a conflict, unless the caller has said whose version wins. A path in conflict
-//! stays as it is in the directory, with everything beneath it; a rename is carried out whole or not at all.
+//! Three states of every file are compared: as it was in the sandbox before, as it is there now, and as the caller says
+//! that it is in the directory. Where the directory has it as it was, the change is carried out; where it has it as it
+//! is now, nothing is left to do; anything else is a conflict, unless the caller has said whose version wins. A path in
+//! conflict stays as it is in the directory, with everything beneath it; a rename is carried out whole or not at all.
+//!
+//! Nothing is read here: the caller describes the directory, and carries out the steps.
 
+mod here;
+mod wire;
+
+use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::io;
 
-use rustix::fs::FileType;
+use crate::TreePath;
+use crate::diff::{Aspect, ChangeKind, FileChange, FileFacts, FileKind};
+use crate::digest::Digest;
+use crate::tree_path::PathProblem;
 
-use super::ApplyError;
-use super::select::{Left, PathKind, Selection, Winner};
-use sandkeep_tree::{
-    Node, TreePath, View,
-    diff::{Aspect, ChangeKind, FileChange, FileFacts, FileKind, digest},
-    digest::Digest,
+pub use here::{Here, LocalFile, LocalKind, OnConflict, Scope};
+pub use wire::{
+    ActionKind, ApplyAction, ApplyPlan, PlanConflict, PlanPath, PlanRename, PlanRequest,
 };
+
+/// The name of the first file of a plan's archive; the files that the plan writes follow, under their paths in the
+/// sandbox.
+pub const PLAN: &str = "sandkeep-plan.json";
 
 /// Mode bits that are applied: set-id bits from a sandbox are not.
 const MODE_MASK: u32 = 0o777;
@@ -30,8 +39,10 @@ pub struct Plan {
     pub kept: Vec<TreePath>,
     /// From where to where files were renamed; both halves are steps.
     pub renamed: Vec<(TreePath, TreePath)>,
-    /// How many changes were not looked at, because ignore files name them.
-    pub ignored: usize,
+    /// What the directory has already as the sandbox has it.
+    pub same: Vec<TreePath>,
+    /// How many changes were left out, because the caller does not list their paths.
+    pub left_out: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +60,7 @@ pub enum Act {
     },
     Write {
         mode: u32,
+        bytes: u64,
         digest: Digest,
         /// Its path in the sandbox.
         source: TreePath,
@@ -64,22 +76,34 @@ pub enum Act {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     pub path: TreePath,
-    pub why: &'static str,
+    pub why: Cow<'static, str>,
 }
 
-/// Looks at the directory, and at nothing but what the changes name.
-pub fn plan(
-    dir: &View,
-    changes: &[FileChange],
-    top: &TreePath,
-    selection: &Selection,
-) -> Result<Plan, ApplyError> {
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanProblem {
+    #[error(transparent)]
+    Path(#[from] PathProblem),
+    #[error("the diff is invalid: {0}")]
+    Diff(&'static str),
+    #[error(
+        "/{path} is not a directory in the sandbox; give the directory that it is in, and select the file"
+    )]
+    NoDirectory { path: String },
+    #[error("{path} is listed twice")]
+    Twice { path: String },
+    #[error("the {what} of {path} is needed")]
+    Needed { what: &'static str, path: String },
+}
+
+/// Compares the changes with what the caller has.
+pub fn plan(here: &Here, changes: &[FileChange], top: &TreePath) -> Result<Plan, PlanProblem> {
     let mut planning = Planning {
-        dir,
-        selection,
+        here,
         plan: Plan::default(),
         needed: BTreeSet::new(),
         renamed: Vec::new(),
+        blocked: BTreeSet::new(),
     };
     for change in changes {
         let source = change.tree_path()?;
@@ -88,15 +112,17 @@ pub fn plan(
         if path.is_root() {
             match change.after.as_ref().or(change.before.as_ref()).map(|facts| facts.kind) {
                 Some(FileKind::Directory) | None => continue,
-                Some(_) => return Err(ApplyError::NoDirectory { path: source.shown() }),
+                Some(_) => return Err(PlanProblem::NoDirectory { path: source.shown() }),
             }
         }
         let from = change.from_tree_path()?.and_then(|from| from.within(top));
-        if planning.leaves(change, &path, from.as_ref()) {
+        // One half of a rename would lose the file.
+        if ![Some(&path), from.as_ref()].into_iter().flatten().all(|path| here.covers(path)) {
+            planning.plan.left_out += 1;
             continue;
         }
         match change.kind {
-            ChangeKind::Mode => planning.mode(change, path)?,
+            ChangeKind::Mode => planning.mode(change, path),
             ChangeKind::Renamed => planning.rename(change, from, path, &source)?,
             ChangeKind::Added | ChangeKind::Modified | ChangeKind::Deleted => {
                 let (before, after) = (change.before.as_ref(), change.after.as_ref());
@@ -104,41 +130,28 @@ pub fn plan(
             }
         }
     }
-    planning.finish()
+    Ok(planning.finish())
 }
 
 struct Planning<'a> {
-    dir: &'a View,
-    selection: &'a Selection,
+    here: &'a Here,
     plan: Plan,
     /// Directories that must be removed, because something else takes their place.
     needed: BTreeSet<TreePath>,
     /// From where to where files were renamed.
     renamed: Vec<(TreePath, TreePath)>,
+    /// The paths in conflict.
+    blocked: BTreeSet<TreePath>,
 }
 
 impl Planning<'_> {
-    /// Whether the caller does not want a change. One half of a rename would lose the file.
-    fn leaves(&mut self, change: &FileChange, path: &TreePath, from: Option<&TreePath>) -> bool {
-        let kind = |facts: &Option<FileFacts>| match facts.as_ref().map(|facts| facts.kind) {
-            Some(FileKind::Directory) => PathKind::Directory,
-            Some(_) | None => PathKind::Other,
-        };
-        let now = if change.after.is_some() { kind(&change.after) } else { kind(&change.before) };
-        let left = self.selection.leaves(path, now);
-        let left = left
-            .or_else(|| from.and_then(|from| self.selection.leaves(from, kind(&change.before))));
-        self.plan.ignored += usize::from(left == Some(Left::Ignored));
-        left.is_some()
-    }
-
     fn rename(
         &mut self,
         change: &FileChange,
         from: Option<TreePath>,
         path: TreePath,
         source: &TreePath,
-    ) -> Result<(), ApplyError> {
+    ) -> Result<(), PlanProblem> {
         let conflicts = self.plan.conflicts.len();
         self.change(None, change.after.as_ref(), path.clone(), source)?;
         let Some(from) = from else { return Ok(()) };
@@ -155,52 +168,52 @@ impl Planning<'_> {
         after: Option<&FileFacts>,
         path: TreePath,
         source: &TreePath,
-    ) -> Result<(), ApplyError> {
-        let here = self.dir.look(&path)?;
-        if is_as(here.as_ref(), after)? {
+    ) -> Result<(), PlanProblem> {
+        let here = self.here.at(&path);
+        if self.here.is_as(&path, after)? {
+            self.plan.same.push(path);
             return Ok(());
         }
-        if !is_as(here.as_ref(), before)? {
-            let why = match (&here, before) {
+        if !self.here.is_as(&path, before)? && !self.here.was_applied(&path) {
+            let why = match (here, before) {
                 (None, _) => "it was removed here and changed in the sandbox",
                 (Some(_), None) => "it is new in the sandbox and something else here",
                 (Some(_), Some(_)) => "it was changed here and in the sandbox",
             };
-            match self.selection.winner(&path) {
-                Winner::Ours => return Ok(()),
-                Winner::Theirs => {}
-                Winner::Undecided => {
-                    self.plan.conflicts.push(Conflict { path, why });
+            match self.here.on_conflict(&path) {
+                OnConflict::Ours => return Ok(()),
+                OnConflict::Theirs => {}
+                OnConflict::Report => {
+                    self.conflict(path, why);
                     return Ok(());
                 }
             }
         }
         let mode = |facts: &FileFacts| {
-            let as_here = here.as_ref().filter(|node| node.kind() == FileType::RegularFile);
+            let as_here = here.filter(|here| here.kind == LocalKind::File);
             let same = before.is_some_and(|before| before.mode == facts.mode);
-            match as_here.filter(|_| same) {
-                Some(node) => node.stat().st_mode & MODE_MASK,
-                None => facts.permissions() & MODE_MASK,
-            }
+            let own = as_here.filter(|_| same).and_then(|here| here.mode);
+            own.unwrap_or_else(|| facts.permissions()) & MODE_MASK
         };
         let act = match after {
             None => None,
             Some(facts) => match facts.kind {
                 FileKind::Directory => Some(Act::MakeDirectory { mode: mode(facts) }),
                 FileKind::File => {
-                    let digest = facts.digest.ok_or(ApplyError::Manifest("a digest is missing"))?;
-                    Some(Act::Write { mode: mode(facts), digest, source: source.clone() })
+                    let digest = facts.digest.ok_or(PlanProblem::Diff("a digest is missing"))?;
+                    let (mode, source) = (mode(facts), source.clone());
+                    Some(Act::Write { mode, bytes: facts.bytes, digest, source })
                 }
                 FileKind::Symlink => {
                     let target = facts.target_bytes()?;
-                    let target = target.ok_or(ApplyError::Manifest("a target is missing"))?;
+                    let target = target.ok_or(PlanProblem::Diff("a target is missing"))?;
                     Some(Act::Link { target })
                 }
                 // They have no meaning outside of the sandbox.
                 FileKind::Fifo | FileKind::Socket | FileKind::Device => return Ok(()),
             },
         };
-        self.remove_first(here.as_ref(), &path, act.as_ref());
+        self.remove_first(here, &path, act.as_ref());
         match act {
             // Its contents could not be written if the caller had no write permission.
             Some(Act::MakeDirectory { mode }) if mode & 0o700 != 0o700 => {
@@ -215,9 +228,9 @@ impl Planning<'_> {
     }
 
     /// An existing entry is removed before one of another kind is created. A file is replaced in one step.
-    fn remove_first(&mut self, here: Option<&Node>, path: &TreePath, next: Option<&Act>) {
-        let Some(node) = here else { return };
-        let directory = node.kind() == FileType::Directory;
+    fn remove_first(&mut self, here: Option<&LocalFile>, path: &TreePath, next: Option<&Act>) {
+        let Some(here) = here else { return };
+        let directory = here.kind == LocalKind::Directory;
         let act = match next {
             Some(Act::Write { .. } | Act::Link { .. }) if !directory => return,
             _ if directory => Act::RemoveDirectory,
@@ -229,35 +242,38 @@ impl Planning<'_> {
         self.plan.steps.push(Step { path: path.clone(), act });
     }
 
-    fn mode(&mut self, change: &FileChange, path: TreePath) -> Result<(), ApplyError> {
-        let Some(after) = change.after.as_ref() else { return Ok(()) };
+    fn mode(&mut self, change: &FileChange, path: TreePath) {
+        let Some(after) = change.after.as_ref() else { return };
         let settable = matches!(after.kind, FileKind::File | FileKind::Directory);
         if !settable || !change.differs.contains(&Aspect::Mode) {
-            return Ok(());
+            return;
         }
         let mode = after.permissions() & MODE_MASK;
-        match self.dir.look(&path)? {
-            Some(node) if kind_of(&node) == Some(after.kind) => {
-                if node.stat().st_mode & MODE_MASK != mode {
+        match self.here.at(&path) {
+            Some(here) if here.kind.is(after.kind) => {
+                if here.mode.map(|mode| mode & MODE_MASK) != Some(mode) {
                     self.plan.steps.push(Step { path, act: Act::Mode { mode } });
                 }
             }
             Some(_) => {
                 let why = "its mode was changed in the sandbox, and it is something else here";
-                self.plan.conflicts.push(Conflict { path, why });
+                self.conflict(path, why);
             }
-            None => {
-                let why = "its mode was changed in the sandbox, and it is not here";
-                self.plan.conflicts.push(Conflict { path, why });
-            }
+            None => self.conflict(path, "its mode was changed in the sandbox, and it is not here"),
         }
-        Ok(())
     }
 
-    fn finish(mut self) -> Result<Plan, ApplyError> {
+    /// A path is in conflict once, with the first reason for it.
+    fn conflict(&mut self, path: TreePath, why: &'static str) {
+        if self.blocked.insert(path.clone()) {
+            self.plan.conflicts.push(Conflict { path, why: why.into() });
+        }
+    }
+
+    fn finish(mut self) -> Plan {
         loop {
-            self.keep_what_is_not_empty()?;
-            self.make_parents()?;
+            self.keep_what_is_not_empty();
+            self.make_parents();
             if !self.drop_what_conflicts() {
                 break;
             }
@@ -277,15 +293,14 @@ impl Planning<'_> {
             })
         });
         self.plan.renamed = self.renamed;
-        Ok(self.plan)
+        self.plan
     }
 
     /// Nothing is done at or beneath a path in conflict, and neither to the other name of what was renamed. Returns
     /// whether steps went, which may leave a directory that is not empty.
     fn drop_what_conflicts(&mut self) -> bool {
         let planned = self.plan.steps.len();
-        let blocked: BTreeSet<TreePath> =
-            self.plan.conflicts.iter().map(|conflict| conflict.path.clone()).collect();
+        let blocked = &self.blocked;
         let is_blocked = |path: &TreePath| {
             let mut above = Some(path.clone());
             while let Some(path) = above {
@@ -307,19 +322,14 @@ impl Planning<'_> {
     }
 
     /// Whether all that is in a directory goes. If not, it stays, or nothing can take its place.
-    fn keep_what_is_not_empty(&mut self) -> io::Result<()> {
+    fn keep_what_is_not_empty(&mut self) {
         let is_removal = |step: &&Step| matches!(step.act, Act::Remove | Act::RemoveDirectory);
         let removed = self.plan.steps.iter().filter(is_removal).map(|step| step.path.clone());
         let mut removed: BTreeSet<TreePath> = removed.collect();
         // Inner directories come after the ones that contain them.
         let candidates: Vec<TreePath> = removed.iter().rev().cloned().collect();
         for path in candidates {
-            let Some(node) = self.dir.look(&path)? else { continue };
-            if node.kind() != FileType::Directory {
-                continue;
-            }
-            let goes = |name: &[u8]| path.join(name).is_ok_and(|path| removed.contains(&path));
-            if node.entries()?.iter().all(|entry| goes(entry.name.to_bytes())) {
+            if self.here.holds_only(&path, &removed) {
                 continue;
             }
             removed.remove(&path);
@@ -327,16 +337,15 @@ impl Planning<'_> {
             match self.needed.contains(&path) {
                 true => {
                     let why = "the sandbox has a file in its place, and there is more in it here";
-                    self.plan.conflicts.push(Conflict { path, why });
+                    self.conflict(path, why);
                 }
                 false => self.plan.kept.push(path),
             }
         }
-        Ok(())
     }
 
     /// Missing parent directories of new entries.
-    fn make_parents(&mut self) -> io::Result<()> {
+    fn make_parents(&mut self) {
         let comes = |step: &&Step| {
             matches!(step.act, Act::MakeDirectory { .. } | Act::Write { .. } | Act::Link { .. })
         };
@@ -363,11 +372,11 @@ impl Planning<'_> {
                 if made.contains(&parent) {
                     break;
                 }
-                match self.dir.look(&parent)? {
-                    Some(node) if node.kind() == FileType::Directory => break,
+                match self.here.at(&parent) {
+                    Some(here) if here.kind == LocalKind::Directory => break,
                     Some(_) if !gone.contains(&parent) => {
                         let why = "the sandbox has a directory in its place";
-                        self.plan.conflicts.push(Conflict { path: parent, why });
+                        self.conflict(parent, why);
                         break;
                     }
                     Some(_) | None => {
@@ -378,36 +387,5 @@ impl Planning<'_> {
                 }
             }
         }
-        Ok(())
-    }
-}
-
-/// Whether an entry matches the facts, as far as the directory is concerned.
-fn is_as(here: Option<&Node>, facts: Option<&FileFacts>) -> Result<bool, ApplyError> {
-    let (Some(node), Some(facts)) = (here, facts) else {
-        return Ok(here.is_none() && facts.is_none());
-    };
-    if kind_of(node) != Some(facts.kind) {
-        return Ok(false);
-    }
-    Ok(match facts.kind {
-        FileKind::File => {
-            let size = u64::try_from(node.stat().st_size).unwrap_or(0);
-            size == facts.bytes && Some(digest(node)?) == facts.digest
-        }
-        FileKind::Symlink => Some(node.read_link()?) == facts.target_bytes()?,
-        FileKind::Directory | FileKind::Fifo | FileKind::Socket | FileKind::Device => true,
-    })
-}
-
-fn kind_of(node: &Node) -> Option<FileKind> {
-    match node.kind() {
-        FileType::RegularFile => Some(FileKind::File),
-        FileType::Directory => Some(FileKind::Directory),
-        FileType::Symlink => Some(FileKind::Symlink),
-        FileType::Fifo => Some(FileKind::Fifo),
-        FileType::Socket => Some(FileKind::Socket),
-        FileType::CharacterDevice | FileType::BlockDevice => Some(FileKind::Device),
-        FileType::Unknown => None,
     }
 }
