@@ -228,10 +228,13 @@ pub fn routes() -> OpenApiRouter<Broker> {
 
 #[derive(Serialize, ToSchema)]
 struct Runtimes {
+    items: Vec<Runtime>,
+    /// The same as `items`, under their former name.
+    #[schema(deprecated)]
     runtimes: Vec<Runtime>,
 }
 
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Serialize, ToSchema)]
 struct Runtime {
     name: &'static str,
     usable: bool,
@@ -246,7 +249,7 @@ struct Runtime {
 }
 
 /// Capabilities on this machine, under our names and Urule's.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Serialize, ToSchema)]
 #[schema(as = RuntimeCapabilities)]
 struct BothCapabilities {
     #[serde(flatten)]
@@ -281,7 +284,8 @@ impl From<RuntimeView> for Runtime {
     responses((status = 200, body = Runtimes), Guarded)
 )]
 async fn runtimes(State(broker): State<Broker>) -> Json<Runtimes> {
-    Json(Runtimes { runtimes: broker.runtimes().into_iter().map(Runtime::from).collect() })
+    let items: Vec<Runtime> = broker.runtimes().into_iter().map(Runtime::from).collect();
+    Json(Runtimes { runtimes: items.clone(), items })
 }
 
 async fn no_route(uri: Uri) -> Refusal {
