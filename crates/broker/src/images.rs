@@ -46,7 +46,8 @@ use sandkeep_core::ledger::{Ledger, Shares};
 use sandkeep_core::{Owner, Principal, SandboxId, Scope, TemplateName, failpoint, limits};
 use sandkeep_store::StateStore;
 
-pub use builds::{BuildDraft, Cache};
+pub use builds::{BuildDraft, Cache, recorded_build_caches};
+pub(crate) use builds::{StepMounts, cache_volumes};
 pub use opening::{PathKind, TemplateSource};
 pub use progress::{BuildStep, Import, ImportProgress, ImportStep, Told};
 pub use upload::Upload;
@@ -97,6 +98,7 @@ pub(crate) struct Templates {
     imports: Slots,
     uploads: Slots,
     builds: Slots,
+    cache_holds: builds::CacheHolds,
 }
 
 impl Templates {
@@ -116,6 +118,7 @@ impl Templates {
             imports: Slots::new("imports at once of one organization", limits::IMPORTS_MAX),
             uploads: Slots::new("uploads at once of one organization", limits::UPLOADS_MAX),
             builds: Slots::new("builds at once of one organization", limits::BUILDS_MAX),
+            cache_holds: builds::CacheHolds::default(),
         }
     }
 

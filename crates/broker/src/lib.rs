@@ -81,6 +81,7 @@ pub use images::workspace::UploadView;
 pub use images::{
     Audience, BuildDraft, BuildStep, Cache, Import, ImportProgress, ImportStep, PathKind,
     TemplateConfig, TemplateDraft, TemplateSource, TemplateView, Told as ImportTold, Upload,
+    recorded_build_caches,
 };
 pub use inside::files::{FileStream, FileUpload, FileWatch, Noticed};
 pub use inside::toolbox::ToolboxInput;
@@ -329,9 +330,15 @@ impl Broker {
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
         self.shared.close_networks().await;
-        if let Err(error) = self.shared.storage.close().await {
+        if let Err(error) = self.close_storage().await {
             warn!(%error, "cannot close the storage");
         }
+    }
+
+    /// Builds have ended, so nothing uses their caches.
+    async fn close_storage(&self) -> Result<(), Error> {
+        let caches = images::cache_volumes(&self.shared).await?;
+        Ok(self.shared.storage.close(&caches).await?)
     }
 }
 

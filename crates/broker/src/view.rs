@@ -52,6 +52,7 @@ impl Handle {
             max_snapshots: terms.max_snapshots,
             snapshot_tool_calls: spec.snapshots_tool_calls(),
             snapshot_count: self.snapshots.count() as u64,
+            space_used_bytes: self.space.bytes(),
             space_used: self.space.bytes(),
         }
     }

@@ -154,6 +154,8 @@ pub const ALL: &[&str] = &[
     "build.after_archive",
     "build.after_row",
     "build.after_step",
+    "build.after_cache_row",
+    "build.after_cache_volume",
     "build.after_sandbox",
     "build.after_run",
     "build.after_layer",

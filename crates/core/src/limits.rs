@@ -3,6 +3,7 @@
 mod agentfense;
 mod audit;
 mod bench;
+mod build_mounts;
 mod caught;
 mod client;
 mod codebases;
@@ -30,6 +31,7 @@ use std::time::Duration;
 pub use agentfense::*;
 pub use audit::*;
 pub use bench::*;
+pub use build_mounts::*;
 pub use caught::*;
 pub use client::*;
 pub use codebases::*;

@@ -4,6 +4,7 @@
 mod audit;
 mod builds;
 mod codebases;
+mod described;
 pub(super) mod diff;
 pub(super) mod docs_page;
 mod events;
@@ -39,8 +40,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{Method, Uri};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::{Extension, Json};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -52,7 +52,7 @@ use crate::ports::PortDoor;
 #[cfg(feature = "urule")]
 use crate::urule;
 use sandkeep_audit::Effect;
-use sandkeep_broker::{Abilities, Broker, RuntimeView, error::Error};
+use sandkeep_broker::{Abilities, Broker, RuntimeView};
 use sandkeep_core::Scope;
 use sandkeep_home::Battery;
 use sandkeep_runtime::Usable;
@@ -60,14 +60,12 @@ use sandkeep_runtime::Usable;
 pub use execs::Collected;
 pub use problem::Problem;
 
+use described::Described;
 use openapi::Guarded;
 
 /// Public endpoints. `/readyz` returns more to authenticated callers.
 const PUBLIC: &[&str] =
     &["/healthz", "/readyz", "/docs", docs_page::STYLE, docs_page::SCRIPT, "/openapi.json"];
-
-/// The endpoints that an idempotency key works for.
-const KEYED: &[&str] = &["/api/v1/sandboxes", "/api/v1/sandboxes/{id}/fork"];
 
 /// Refusals as problems, and the credential schemes of our own clients.
 pub struct Rest;
@@ -80,10 +78,7 @@ impl Dialect for Rest {
     /// What is sent to a server inside is that server's, whatever its method.
     fn effect(&self, request: &Request) -> Effect {
         let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
-        match route.starts_with(ports::PREFIX)
-            && !route.ends_with("/listen")
-            && !route.ends_with("/url")
-        {
+        match described::is_proxied(route) {
             true => Effect::Reads,
             false => effect_by_method(request),
         }
@@ -108,7 +103,8 @@ impl Dialect for Rest {
 
 /// All routes of this door, and the fallback.
 pub fn door(kit: &Kit, ports: &Arc<PortDoor>) -> Router {
-    let (routes, _) = routes().split_for_parts();
+    let (routes, api) = routes().split_for_parts();
+    let described = Arc::new(Described::by(&api));
     let routes = routes
         .merge(docs_page::parts())
         .fallback(no_route)
@@ -116,25 +112,8 @@ pub fn door(kit: &Kit, ports: &Arc<PortDoor>) -> Router {
         .layer(Extension(Arc::clone(ports)))
         .layer(Extension(kit.stop.clone()))
         .layer(Extension(Arc::clone(&kit.gate.auth)))
-        .layer(axum::middleware::from_fn(refuse_useless_key));
+        .layer(axum::middleware::from_fn_with_state(described, described::refuse_unknown));
     kit.door(Rest, routes)
-}
-
-/// A caller that sends an idempotency key relies on it, so one that would have no effect is refused. What goes to a
-/// server inside a sandbox is that server's.
-async fn refuse_useless_key(request: Request, next: Next) -> Response {
-    let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
-    let useless = request.method() == Method::POST
-        && request.headers().contains_key(sandboxes::IDEMPOTENCY_KEY)
-        && !KEYED.contains(&route)
-        && !route.starts_with(ports::PREFIX)
-        && !route.is_empty();
-    if useless {
-        let problem = format!("only POST {} take one; leave it out", KEYED.join(" and POST "));
-        let refused = Error::InvalidField { field: "Idempotency-Key", problem };
-        return Refusal::from(refused).into_response();
-    }
-    next.run(request).await
 }
 
 /// Every operation, with its description.
@@ -230,10 +209,13 @@ pub fn routes() -> OpenApiRouter<Broker> {
 
 #[derive(Serialize, ToSchema)]
 struct Runtimes {
+    items: Vec<Runtime>,
+    /// The same as `items`, under their former name.
+    #[schema(deprecated)]
     runtimes: Vec<Runtime>,
 }
 
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Serialize, ToSchema)]
 struct Runtime {
     name: &'static str,
     usable: bool,
@@ -248,7 +230,7 @@ struct Runtime {
 }
 
 /// Capabilities on this machine, under our names and Urule's.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Serialize, ToSchema)]
 #[schema(as = RuntimeCapabilities)]
 struct BothCapabilities {
     #[serde(flatten)]
@@ -283,7 +265,8 @@ impl From<RuntimeView> for Runtime {
     responses((status = 200, body = Runtimes), Guarded)
 )]
 async fn runtimes(State(broker): State<Broker>) -> Json<Runtimes> {
-    Json(Runtimes { runtimes: broker.runtimes().into_iter().map(Runtime::from).collect() })
+    let items: Vec<Runtime> = broker.runtimes().into_iter().map(Runtime::from).collect();
+    Json(Runtimes { runtimes: items.clone(), items })
 }
 
 async fn no_route(uri: Uri) -> Refusal {

@@ -38,7 +38,7 @@ pub fn routes() -> OpenApiRouter<Broker> {
 }
 
 /// Capabilities of a runtime, under Urule's names; beside our own in `GET /api/v1/runtimes`.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Serialize, ToSchema)]
 #[schema(as = UruleCapabilities)]
 #[serde(rename_all = "camelCase")]
 pub struct Capabilities {

@@ -56,7 +56,7 @@ pub struct Battery {
     /// `leaked` if any attempt leaked; the runtime is then not offered.
     pub verdict: Verdict,
     /// RFC 3339.
-    #[schema(value_type = String)]
+    #[schema(value_type = String, format = DateTime)]
     pub ran_at: Timestamp,
     pub duration_ms: u64,
     /// The version of Sandkeep that ran it.

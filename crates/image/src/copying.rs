@@ -25,7 +25,7 @@ use sandkeep_tree::{
     tree_path::PathProblem,
 };
 
-pub use context::{BUILD_FILE_APART, Context};
+pub use context::{BUILD_FILE_APART, Context, SECRET};
 pub use owner::{Ids, ids_of};
 pub use plan::{Plan, Planner};
 
@@ -88,6 +88,10 @@ pub enum CopyError {
     TooMany { max: u64 },
     #[error("what came with the build file has {what}, and more than {max} are not taken")]
     ContextTooLarge { what: &'static str, max: usize },
+    #[error("there are more than {max} secrets")]
+    TooManySecrets { max: usize },
+    #[error("the secret {id:?} has more than {max} bytes")]
+    SecretTooLarge { id: String, max: u64 },
     #[error("there is no {file:?} in what came with it")]
     NoBuildFile { file: String },
     #[error("{file:?} is no text")]

@@ -25,7 +25,7 @@ use sandkeep_tree::{Bind, Root};
 
 pub use host::HostTemplate;
 pub use image_template::ImageTemplate;
-pub use workdir::make_workdir;
+pub use workdir::{MountTarget, TargetKind, make_workdir};
 
 /// Whether a template contains something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,6 +23,7 @@ mod glob;
 mod ignore;
 mod key;
 mod lines;
+mod mounts;
 mod problem;
 mod scene;
 mod text;
@@ -32,6 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub use glob::Pattern;
 pub use ignore::Ignore;
 pub use key::{CopiedFile, Key};
+pub use mounts::{Access, Need, RunMount, Sharing, is_secret_id};
 pub use problem::{Problem, RecipeError};
 pub use scene::{Beginning, Copied, CopiedFrom, Directory, Effect, Running, Scene};
 pub use text::Text;
@@ -84,7 +86,7 @@ pub struct Step {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Instruction {
-    Run(Command),
+    Run(Run),
     Copy(Copy),
     Env(Vec<(Text, Text)>),
     Label(Vec<(Text, Text)>),
@@ -97,6 +99,15 @@ pub enum Instruction {
     Shell(Vec<String>),
     /// It has no meaning here; the text tells the person who builds.
     Ignored(&'static str),
+}
+
+/// A command, and what is mounted while it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    pub command: Command,
+    /// A script for the command to read: a here-document that names its own interpreter.
+    pub stdin: Option<String>,
+    pub mounts: Vec<RunMount<Text>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -203,17 +214,29 @@ impl Recipe {
     }
 }
 
+impl Instruction {
+    /// Where its files come from.
+    fn origins(&self) -> Vec<&Origin> {
+        match self {
+            Self::Copy(Copy { from, .. }) => vec![from],
+            Self::Run(Run { mounts, .. }) => mounts.iter().filter_map(RunMount::origin).collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
 impl Stage {
     fn leans_on(&self) -> impl Iterator<Item = usize> {
         let base = match self.base {
             Base::Stage(index) => Some(index),
             Base::Scratch | Base::Image(_) => None,
         };
-        let copied = self.steps.iter().filter_map(|step| match &step.instruction {
-            Instruction::Copy(Copy { from: Origin::Stage(index), .. }) => Some(*index),
-            _ => None,
+        let origins = self.steps.iter().flat_map(|step| step.instruction.origins());
+        let used = origins.filter_map(|origin| match origin {
+            Origin::Stage(index) => Some(*index),
+            Origin::Context | Origin::Image(_) => None,
         });
-        base.into_iter().chain(copied)
+        base.into_iter().chain(used)
     }
 }
 

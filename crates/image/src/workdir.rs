@@ -1,10 +1,12 @@
-//! The image's working directory, created in a new volume if the image does not contain it, as container engines do.
+//! Places in a new volume that are made if the image does not contain them, as container engines do: its working
+//! directory, and where something is to be mounted.
 
 use std::io;
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid, chownat, fchmod, fstat, mkdirat, openat,
+    statat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -22,33 +24,120 @@ pub async fn make_workdir(root: &Root, path: &str) -> Result<(), StorageError> {
     }
     let (root, path) = (root.clone(), path.to_owned());
     let what = format!("make {path} in {}", root.own_dir().display());
-    let made = tokio::task::spawn_blocking(move || make(&root, &path)).await;
-    let made = made.unwrap_or_else(|error| Err(io::Error::other(error)));
-    made.map_err(|source| StorageError::Io { storage: "image template", what, source })
+    blocking(what, move || make(&root, &path, TargetKind::Directory)).await.map(drop)
 }
 
-fn make(root: &Root, path: &str) -> io::Result<()> {
+async fn blocking<T: Send + 'static>(
+    what: String,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T, StorageError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    let done = done.unwrap_or_else(|error| Err(io::Error::other(error)));
+    done.map_err(|source| StorageError::Io { storage: "image template", what, source })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TargetKind {
+    Directory,
+    File,
+}
+
+/// Where something is to be mounted in a volume on which nothing runs yet.
+#[derive(Debug)]
+pub struct MountTarget {
+    /// Without links.
+    path: TreePath,
+    /// What was missing of it, from above.
+    made: Vec<(TreePath, TargetKind)>,
+}
+
+impl MountTarget {
+    /// Finds it, and makes an empty one with all parents if it is not there.
+    pub async fn make(root: &Root, path: &str, kind: TargetKind) -> Result<Self, StorageError> {
+        let (root, path) = (root.clone(), path.to_owned());
+        let what = format!("make a place to mount at {path}");
+        let found = move || {
+            let obstacle =
+                || io::Error::new(io::ErrorKind::AlreadyExists, "something else is there");
+            make(&root, &path, kind)?.ok_or_else(obstacle)
+        };
+        blocking(what, found).await
+    }
+
+    /// Relative to the root.
+    pub fn path(&self) -> String {
+        String::from_utf8_lossy(self.path.bytes()).into_owned()
+    }
+
+    /// Removes what was made, unless something is in it by now. Nothing may be running on the volume.
+    pub async fn remove(self, root: &Root) -> Result<(), StorageError> {
+        let root = root.clone();
+        let remove = move || {
+            let own = open_own(&root)?;
+            self.made.into_iter().rev().try_for_each(|(path, kind)| remove_empty(&own, &path, kind))
+        };
+        blocking("remove a place where something was mounted".to_owned(), remove).await
+    }
+}
+
+/// `None` if something else is in its place, or on the way there.
+fn make(root: &Root, path: &str, kind: TargetKind) -> io::Result<Option<MountTarget>> {
     let view = View::of_root(root)?;
     let own = open_own(root)?;
     let path = TreePath::clean(path.as_bytes())?;
-    let mut done = TreePath::default();
-    for part in path.parts() {
-        let next = done.join(part)?;
+    let mut target = MountTarget { path: TreePath::default(), made: Vec::new() };
+    let count = path.parts().count();
+    for (index, part) in path.parts().enumerate() {
+        let wanted = if index + 1 == count { kind } else { TargetKind::Directory };
+        let next = target.path.join(part)?;
         match view.resolve(&next, Last::Followed)? {
-            Some(found) => match view.look(&found)?.map(|node| node.kind()) {
-                Some(FileType::Directory) => done = found,
-                Some(_) | None => return Ok(()),
+            Some(found) => match (view.look(&found)?.map(|node| node.kind()), wanted) {
+                (Some(FileType::Directory), TargetKind::Directory)
+                | (Some(FileType::RegularFile), TargetKind::File) => target.path = found,
+                (Some(_) | None, _) => return Ok(None),
             },
             // A dangling link is the image's own problem.
-            None if view.look(&next)?.is_some() => return Ok(()),
+            None if view.look(&next)?.is_some() => return Ok(None),
             None => {
-                make_parents(&view, &own, &done)?;
-                make_directory(&own, &next, &fstat(&own)?, MODE)?;
-                done = next;
+                make_parents(&view, &own, &target.path)?;
+                match wanted {
+                    TargetKind::Directory => make_directory(&own, &next, &fstat(&own)?, MODE)?,
+                    TargetKind::File => make_file(&own, &next)?,
+                }
+                target.made.push((next.clone(), wanted));
+                target.path = next;
             }
         }
     }
-    Ok(())
+    Ok(Some(target))
+}
+
+/// An empty file, which the mount covers.
+fn make_file(own: &OwnedFd, path: &TreePath) -> io::Result<()> {
+    let Some((parent, name)) = path.split() else { return Ok(()) };
+    let parent = beneath::open_dir(own, parent.bytes())?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(openat(&parent, name, flags, Mode::RUSR | Mode::WUSR).map(drop)?)
+}
+
+fn remove_empty(own: &OwnedFd, path: &TreePath, kind: TargetKind) -> io::Result<()> {
+    let Some((parent, name)) = path.split() else { return Ok(()) };
+    let removed = beneath::open_dir(own, parent.bytes()).and_then(|parent| match kind {
+        TargetKind::Directory => unlinkat(&parent, name, AtFlags::REMOVEDIR),
+        TargetKind::File => {
+            let stat = statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+            if is_file && stat.st_size == 0 {
+                return unlinkat(&parent, name, AtFlags::empty());
+            }
+            Ok(())
+        }
+    });
+    match removed {
+        // The command made something of it.
+        Err(Errno::NOENT | Errno::NOTEMPTY | Errno::NOTDIR | Errno::LOOP) => Ok(()),
+        removed => Ok(removed?),
+    }
 }
 
 fn open_own(root: &Root) -> rustix::io::Result<OwnedFd> {

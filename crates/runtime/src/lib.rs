@@ -148,11 +148,11 @@ pub struct Plan {
     pub mounts: Vec<PlannedMount>,
 }
 
-/// A tree of the host that a sandbox sees in a directory of its root. No set-user-ID program in it works, and no device.
+/// A tree or a file of the host that a sandbox sees in its root. No set-user-ID program in it works, and no device.
 #[derive(Clone, Debug)]
 pub struct PlannedMount {
     pub source: MountSource,
-    /// Relative to the root, where it is an existing directory. No link on the way there is followed: with one the
+    /// Relative to the root, where a directory or a file exists, as the source is one. No link on the way there is followed: with one the
     /// sandbox does not start.
     pub target: String,
     pub access: MountAccess,
@@ -160,7 +160,7 @@ pub struct PlannedMount {
 
 #[derive(Clone, Debug)]
 pub enum MountSource {
-    /// A directory of the host, and how the ids of its files are stored. Mounts below it are not visible.
+    /// A directory or file of the host, and how the ids of its files are stored. Mounts below it are not visible.
     Dir(PathBuf, Ids),
     /// The same, already opened, so that it is this one whatever has its name later. Not without root.
     Opened(Arc<OwnedFd>, Ids),
@@ -190,7 +190,7 @@ impl Plan {
         let unsupported = |what| Err(RuntimeError::Unsupported { runtime: runtime.name(), what });
         match fits {
             true if self.mounts.is_empty() || runtime.capabilities().mounts => Ok(()),
-            true => unsupported("mount codebases"),
+            true => unsupported("mount codebases or what a build mounts"),
             false => unsupported("keep files on such a volume"),
         }
     }

@@ -139,7 +139,7 @@ impl Leaks {
 fn look(data: &Path) -> Result<Vec<LeakedResource>, DoctorError> {
     let survey = sandkeep_home::survey(data).map_err(during("the homes"))?;
     let (rows, codebases) = (disk::rows(data)?, disk::codebases(data)?);
-    let owners = Owners::new(&survey, &rows, &codebases);
+    let owners = Owners::new(&survey, &rows, &codebases, &disk::build_caches(data)?);
     let mut found = disk::found(data, &survey, &rows, &owners)?;
     found.extend(codebases.iter().map(disk::row_of_codebase));
     found.extend(pool::found(data, &survey, &owners)?);
@@ -169,12 +169,18 @@ fn during(what: &str) -> impl FnOnce(io::Error) -> DoctorError {
 struct Owners(BTreeMap<SandboxId, String>);
 
 impl Owners {
-    fn new(survey: &Survey, rows: &[SandboxId], codebases: &[RecordedCodebase]) -> Self {
+    fn new(
+        survey: &Survey,
+        rows: &[SandboxId],
+        codebases: &[RecordedCodebase],
+        caches: &[SandboxId],
+    ) -> Self {
         let adopted = survey.homes.iter().filter(|home| matches!(home.phase, Ok(Phase::Ready)));
         let sandboxes =
             adopted.map(|home| &home.id).chain(rows).map(|id| (id.clone(), id.to_string()));
         let codebases = codebases.iter().map(|row| (row.id.volume(), row.id.to_string()));
-        Self(sandboxes.chain(codebases).collect())
+        let caches = caches.iter().map(|volume| (volume.clone(), "a cache of builds".to_owned()));
+        Self(sandboxes.chain(codebases).chain(caches).collect())
     }
 
     /// The owner of a resource whose name contains a sandbox id.

@@ -230,9 +230,9 @@ impl Blocking for Btrfs {
         self.pool.health().map_err(|source| io_error("look at its pool", source))
     }
 
-    fn close(&self) -> Result<(), StorageError> {
+    fn close(&self, idle: &[SandboxId]) -> Result<(), StorageError> {
         let volumes = self.list().map_err(|source| io_error("list volumes", source))?;
-        match volumes.is_empty() {
+        match volumes.iter().all(|volume| idle.contains(volume)) {
             true => self.pool.release(),
             false => Ok(()),
         }

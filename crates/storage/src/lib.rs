@@ -316,9 +316,10 @@ pub trait Storage: Send + Sync {
     /// How full the place is. Space that it can still grow by counts as free.
     async fn pool_health(&self) -> Result<PoolHealth, StorageError>;
 
-    /// Releases what only a running daemon needs (a mount, a loop device), if no volume is left. Layers do not prevent
-    /// it: the next daemon that opens the storage finds them. Called on a clean shutdown.
-    async fn close(&self) -> Result<(), StorageError>;
+    /// Releases what only a running daemon needs (a mount, a loop device), if no volume is left but those of `idle`, which
+    /// no process uses. Neither they nor layers prevent it: the next daemon that opens the storage finds them. Called on
+    /// a clean shutdown.
+    async fn close(&self, idle: &[SandboxId]) -> Result<(), StorageError>;
 }
 
 #[cfg(test)]

@@ -273,7 +273,7 @@ impl Blocking for Local {
     }
 
     /// There is nothing to release.
-    fn close(&self) -> Result<(), StorageError> {
+    fn close(&self, _idle: &[SandboxId]) -> Result<(), StorageError> {
         Ok(())
     }
 }

@@ -53,7 +53,7 @@ pub trait Blocking: BlockingLayers + BlockingSnapshots {
 
     fn pool_health(&self) -> Result<PoolHealth, StorageError>;
 
-    fn close(&self) -> Result<(), StorageError>;
+    fn close(&self, idle: &[SandboxId]) -> Result<(), StorageError>;
 }
 
 /// The same for snapshots. Never called if the capabilities have none.
@@ -355,8 +355,9 @@ impl<S: Blocking> Storage for Offloaded<S> {
         self.offload(|inner| inner.pool_health()).await
     }
 
-    async fn close(&self) -> Result<(), StorageError> {
-        self.offload(|inner| inner.close()).await
+    async fn close(&self, idle: &[SandboxId]) -> Result<(), StorageError> {
+        let idle = idle.to_vec();
+        self.offload(move |inner| inner.close(&idle)).await
     }
 }
 

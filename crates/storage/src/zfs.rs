@@ -310,7 +310,7 @@ impl Blocking for Zfs {
     }
 
     /// If nothing is left, the pool is cleaned up as well: the data directory may be about to be removed.
-    fn close(&self) -> Result<(), StorageError> {
+    fn close(&self, _idle: &[SandboxId]) -> Result<(), StorageError> {
         let _changing = self.changing();
         self.leave().map_err(|source| io_error("leave its pool", source))
     }

@@ -14,7 +14,9 @@ pub mod untrusted;
 pub mod view;
 
 pub use effort::{Effort, GivenUp};
-pub use root::{Bind, Ids, MOUNT_POINTS, OPAQUE, OVERLAY_ATTRIBUTES, Root, RootKind, is_whiteout};
+pub use root::{
+    Bind, Ids, MOUNT_POINTS, OPAQUE, OVERLAY_ATTRIBUTES, Root, RootKind, give_to, is_whiteout,
+};
 pub use sparse_copy::copy_data;
 pub use tree_path::TreePath;
 pub use view::{Entry, Node, View};

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid, chmodat, chownat, major, minor, mkdirat,
-    openat, statat,
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid, chmodat, chownat, fchmod, fchown, major,
+    minor, mkdirat, openat, statat,
 };
 use rustix::io::Errno;
 use rustix::path::Arg;
@@ -94,6 +94,15 @@ pub struct Bind {
     pub target: PathBuf,
 }
 
+/// Gives an open file to a user of the sandbox. A non-root daemon has only one id, which owns everything that it makes.
+pub fn give_to(file: impl AsFd, ids: Ids, uid: u32, gid: u32) -> rustix::io::Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let (uid, gid) = (Uid::from_raw(ids.on_disk(uid)), Gid::from_raw(ids.on_disk(gid)));
+    fchown(file, Some(uid), Some(gid))
+}
+
 /// The attribute of a directory that hides everything below it. Users may set it, because overlays are mounted from
 /// inside the sandbox's user namespace.
 pub const OPAQUE: &str = "user.overlay.opaque";
@@ -131,6 +140,16 @@ impl Root {
             Self::Dir(_) | Self::Overlay { .. } => Ids::Plain,
             Self::Shifted(_) => Ids::Shifted,
         }
+    }
+
+    /// Makes a directory at the top of the volume, with this owner as the sandbox sees it.
+    pub fn make_top_dir(&self, name: &str, uid: u32, gid: u32, mode: u32) -> io::Result<()> {
+        let path = self.own_dir().join(name);
+        mkdirat(CWD, &path, Mode::RWXU)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = openat(CWD, &path, flags, Mode::empty())?;
+        give_to(&made, self.ids(), uid, gid)?;
+        Ok(fchmod(&made, Mode::from_raw_mode(mode))?)
     }
 
     /// The volume's own directory: data written there is visible inside and nowhere else.

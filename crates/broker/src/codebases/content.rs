@@ -2,16 +2,14 @@
 
 use std::sync::Arc;
 
-use rustix::fs::{CWD, Gid, Mode, OFlags, Uid, fchmod, fchown, mkdirat, openat};
-
-use super::{TREE, tree_in};
+use super::TREE;
 use crate::error::Error;
 use crate::images::workspace::{self, Filling};
 use crate::shared::Shared;
 use sandkeep_core::{Origin, Principal, Source, SourceDraft};
 use sandkeep_storage::StorageError;
 use sandkeep_sys::namespace::USER_ID;
-use sandkeep_tree::{Ids, Root};
+use sandkeep_tree::Root;
 
 /// The source of a new codebase; `None` if it is to be empty.
 pub type Opened = Option<workspace::Opened>;
@@ -37,10 +35,11 @@ pub async fn open(
     workspace::open(shared, who, &source, draft.reach).await.map(Some)
 }
 
-/// Makes the tree of a new volume, and brings the source into it.
+/// Makes the tree of a new volume, which belongs to `user`, and brings the source into it.
 pub async fn fill(shared: &Arc<Shared>, root: Root, opened: Opened) -> Result<(), Error> {
     let made = root.clone();
-    let made = shared.tasks.spawn_blocking(move || make_tree(&made)).await;
+    let make = move || made.make_top_dir(TREE, USER_ID, USER_ID, 0o755);
+    let made = shared.tasks.spawn_blocking(make).await;
     let made = made.map_err(|_| Error::ShuttingDown)?;
     made.map_err(|source| {
         let what = "make the directory of a codebase".to_owned();
@@ -48,19 +47,4 @@ pub async fn fill(shared: &Arc<Shared>, root: Root, opened: Opened) -> Result<()
     })?;
     let Some(opened) = opened else { return Ok(()) };
     Filling { shared, root, path: format!("/{TREE}") }.fill(opened).await
-}
-
-/// It belongs to `user`.
-fn make_tree(root: &Root) -> std::io::Result<()> {
-    let ids: Ids = root.ids();
-    let path = tree_in(root);
-    mkdirat(CWD, &path, Mode::RWXU)?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let tree = openat(CWD, &path, flags, Mode::empty())?;
-    // A non-root daemon has only one id, which owns everything that it creates.
-    if rustix::process::geteuid().is_root() {
-        let owner = ids.on_disk(USER_ID);
-        fchown(&tree, Some(Uid::from_raw(owner)), Some(Gid::from_raw(owner)))?;
-    }
-    Ok(fchmod(&tree, Mode::from_raw_mode(0o755))?)
 }

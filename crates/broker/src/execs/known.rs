@@ -40,6 +40,7 @@ fn shown(description: Description, progress: &Progress, execs: &Execs) -> ExecVi
     let (written, dropped) = (progress.written, progress.dropped);
     ExecView {
         pid: if end.is_none() { execs.pids().get(id).copied() } else { None },
+        id: description.exec_id.clone(),
         exec_id: description.exec_id,
         status: end.map_or(ExecStatus::Running, |end| end.outcome.status()),
         argv: description.argv,

@@ -14,7 +14,9 @@
 
 mod bases;
 mod cache;
+mod caches;
 mod copying;
+mod mounts;
 mod room;
 mod steps;
 
@@ -44,6 +46,10 @@ use sandkeep_image::{
 use sandkeep_tree::digest::Digest;
 
 pub(super) use cache::{needed as cached_layers, needed_of as cached_layers_of};
+pub(super) use caches::Holds as CacheHolds;
+pub use caches::recorded as recorded_build_caches;
+pub(crate) use caches::volumes as cache_volumes;
+pub(crate) use mounts::StepMounts;
 use room::Rooms;
 use steps::{Builder, Built};
 
@@ -177,6 +183,7 @@ impl Broker {
         if let Err(error) = cache::trim(&self.shared).await {
             info!(%error, "cannot forget old steps of builds; it will be tried after the next");
         }
+        caches::trim_or_warn(&self.shared).await;
         // Removes layers of a failed build, or of the template that was replaced.
         collect::soon(&self.shared);
     }

@@ -56,7 +56,10 @@ async fn needed(shared: &Shared) -> Result<Option<BTreeSet<LayerKey>>, Error> {
     let handles = shared.handles();
     let known: BTreeSet<&SandboxId> = handles.iter().map(|handle| &handle.id).collect();
     let volumes = shared.storage.list().await?;
-    if let Some(id) = volumes.iter().find(|id| !known.contains(id)) {
+    // These stand on nothing.
+    let mut alone = shared.codebases.volumes();
+    alone.extend(builds::cache_volumes(shared).await?);
+    if let Some(id) = volumes.iter().find(|id| !known.contains(id) && !alone.contains(id)) {
         debug!(%id, "nobody knows what a volume stands on; no layer is removed");
         return Ok(None);
     }

@@ -178,7 +178,8 @@ impl Broker {
         Ok(Abandoned::new(blob.map_err(unusable)?, self.shared.closing.clone()))
     }
 
-    async fn fill(
+    /// Unpacks a layer into a draft.
+    pub(super) async fn fill(
         &self,
         job: &Job,
         layer: &Layer,

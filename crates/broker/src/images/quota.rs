@@ -39,6 +39,15 @@ pub fn used(all: &[(Whose, Record)], coming: Coming<'_>) -> [u64; 2] {
     ]
 }
 
+/// The size of the templates of those owners that count.
+pub fn bytes_of(all: &[(Whose, Record)], counts: impl Fn(&Owner) -> bool) -> u64 {
+    let counts = |whose: &Whose| match whose {
+        Whose::Own(owner) => counts(owner),
+        Whose::Shared => false,
+    };
+    bytes(all.iter().filter(|(whose, _)| counts(whose)).map(|(_, record)| record))
+}
+
 /// The records that count beside the new one.
 fn others<'a>(
     all: &'a [(Whose, Record)],

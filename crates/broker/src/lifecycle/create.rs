@@ -25,6 +25,7 @@ use crate::Broker;
 use crate::codebases;
 use crate::error::Error;
 use crate::health;
+use crate::images::StepMounts;
 use crate::images::workspace::{self, Bringing};
 use crate::network::Values;
 use crate::policy::admission::{self, volume_quota};
@@ -55,10 +56,21 @@ pub(crate) struct Creation {
 pub(crate) enum Origin {
     /// The template's files, and a workspace if requested.
     Template(Option<Bringing>),
+    /// The template's files, for a step of a build with its mounts.
+    Build(Arc<StepMounts>),
     Snapshot {
         sandbox: SandboxId,
         snapshot: SnapshotId,
     },
+}
+
+impl Origin {
+    fn workspace(&self) -> Option<&Bringing> {
+        match self {
+            Self::Template(workspace) => workspace.as_ref(),
+            Self::Build(_) | Self::Snapshot { .. } => None,
+        }
+    }
 }
 
 /// A sandbox whose creation has not started. The create is the first command in its supervisor's queue.
@@ -300,9 +312,9 @@ impl Supervisor {
             }
             failpoint!("create.after_intent");
             let root = match origin {
-                Origin::Template(workspace) => match &self.volume {
+                Origin::Template(_) | Origin::Build(_) => match &self.volume {
                     Volume::Stored(volume) => {
-                        Some(self.fill_volume(volume, template, workspace.as_ref()).await?)
+                        Some(self.fill_volume(volume, template, origin.workspace()).await?)
                     }
                     Volume::Remote { .. } => None,
                 },
@@ -311,7 +323,10 @@ impl Supervisor {
                 }
             };
             self.install_certificate(root.as_ref()).await?;
-            let plan = self.plan(template, root).await?;
+            let mut plan = self.plan(template, root.clone()).await?;
+            if let (Origin::Build(mounts), Some(root)) = (origin, &root) {
+                plan.mounts.extend(mounts.plan(root).await?);
+            }
             self.shared.usage.starts(self.id(), self.shared.clock.uptime());
             within(step!("runtime.create"), self.runtime.create(&plan)).await?;
             failpoint!("create.after_runtime_create");
@@ -328,7 +343,7 @@ impl Supervisor {
         failpoint!("create.after_launch");
         self.open_network().await?;
         let guest = self.enter().await?;
-        if let Origin::Template(Some(workspace)) = origin {
+        if let Some(workspace) = origin.workspace() {
             self.finish_source(workspace, &guest).await?;
             self.seal_base().await?;
         }

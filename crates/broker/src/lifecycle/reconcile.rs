@@ -20,6 +20,7 @@ use super::supervisor::{Fate, Supervisor};
 use crate::error::Error;
 use crate::execs::rejoin;
 use crate::health;
+use crate::images::cache_volumes;
 use crate::records::events::Revisited;
 use crate::records::registry::Row;
 use crate::records::timeline;
@@ -136,8 +137,9 @@ async fn ownerless_volumes(
     supervised: &BTreeSet<SandboxId>,
 ) -> Result<Vec<SandboxId>, Error> {
     let mut volumes = shared.storage.list().await?;
-    let of_codebases = shared.codebases.volumes();
-    volumes.retain(|id| !supervised.contains(id) && !of_codebases.contains(id));
+    let mut others = shared.codebases.volumes();
+    others.extend(cache_volumes(shared).await?);
+    volumes.retain(|id| !supervised.contains(id) && !others.contains(id));
     Ok(volumes)
 }
 

@@ -458,7 +458,7 @@ impl Storage for Volumes {
         }
     }
 
-    async fn close(&self) -> Result<(), StorageError> {
+    async fn close(&self, _idle: &[SandboxId]) -> Result<(), StorageError> {
         Ok(())
     }
 }

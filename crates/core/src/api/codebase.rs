@@ -35,7 +35,7 @@ pub struct Codebase {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_mb: Option<u64>,
     /// RFC 3339.
-    #[schema(value_type = String)]
+    #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
     /// The sandboxes that have it, oldest first.
     pub sandboxes: Vec<SandboxId>,

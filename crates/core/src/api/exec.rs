@@ -13,12 +13,14 @@ use crate::{ExecId, ShellId};
 /// An exec as the API shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Exec {
+    pub id: ExecId,
+    /// The same as `id`, under its former name.
+    #[schema(deprecated)]
     pub exec_id: ExecId,
     /// Pid of its first process, inside the sandbox, while it runs; absent if the runtime does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// `running`, or how it ended: `exited`, `signaled`, `timed_out`, `canceled`, `oom_killed`, `lost`.
-    #[schema(value_type = String)]
+    /// `running`, or how it ended.
     pub status: ExecStatus,
     pub argv: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,10 +46,10 @@ pub struct Exec {
     /// Whether it has a terminal.
     pub terminal: bool,
     /// RFC 3339.
-    #[schema(value_type = String)]
+    #[schema(value_type = String, format = DateTime)]
     pub started_at: Timestamp,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, format = DateTime)]
     pub ended_at: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
@@ -204,12 +206,14 @@ impl ExecEvent {
 /// The answer to a blocking exec.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExecAnswer {
+    pub id: ExecId,
+    /// The same as `id`, under its former name.
+    #[schema(deprecated)]
     pub exec_id: ExecId,
-    /// How it ended, with the values of [`Exec::status`].
-    #[schema(value_type = String)]
+    /// How it ended.
     pub status: ExecStatus,
     /// The same as `status`, under its former name.
-    #[schema(value_type = String)]
+    #[schema(deprecated)]
     pub outcome: ExecStatus,
     #[serde(flatten)]
     pub ending: Ending,

@@ -189,7 +189,7 @@ impl Happening {
 #[schema(as = LogEntry)]
 pub struct LogEntry {
     /// RFC 3339; for an exec, its start.
-    #[schema(value_type = String)]
+    #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
     #[serde(flatten)]
     pub what: Happening,

@@ -35,14 +35,13 @@ pub struct ProcessView {
     #[schema(value_type = Option<u16>)]
     pub port: Option<Port>,
     /// RFC 3339.
-    #[schema(value_type = String)]
+    #[schema(value_type = String, format = DateTime)]
     pub started_at: Timestamp,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, format = DateTime)]
     pub exited_at: Option<Timestamp>,
-    /// `exited`, `signaled`, `canceled`, `oom_killed` or `lost`.
+    /// How it ended, as for an exec.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub outcome: Option<ExecStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
@@ -109,6 +108,7 @@ pub struct PortUrl {
     /// Gives access to the port to anybody who has it.
     pub url: String,
     /// RFC 3339.
+    #[schema(format = DateTime)]
     pub expires_at: String,
 }
 

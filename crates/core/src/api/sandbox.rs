@@ -38,11 +38,11 @@ pub struct Sandbox {
     pub resources: Resources,
     pub privilege: Privilege,
     /// RFC 3339.
-    #[schema(value_type = String)]
+    #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
     /// When `timeout_secs` will have passed, by the current wall clock. An idle timeout may come first.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_secs: Option<u64>,
@@ -61,7 +61,7 @@ pub struct Sandbox {
     pub codebase: Option<super::MountedCodebase>,
     /// The last time that something started or stopped using it. A running command counts as continuous activity. After
     /// a crash of the daemon the value may be half a minute too early.
-    #[schema(value_type = String)]
+    #[schema(value_type = String, format = DateTime)]
     pub last_activity_at: Timestamp,
     /// Number of turns.
     pub turn_count: u64,
@@ -73,6 +73,9 @@ pub struct Sandbox {
     pub snapshot_tool_calls: bool,
     /// Bytes in its volume, as last measured: a few seconds ago if the storage counts them, otherwise when its stats
     /// were last requested. `null`: not measured yet.
+    pub space_used_bytes: Option<u64>,
+    /// The same as `space_used_bytes`, under its former name.
+    #[schema(deprecated)]
     pub space_used: Option<u64>,
 }
 
@@ -107,7 +110,7 @@ pub struct Snapshot {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// RFC 3339.
-    #[schema(value_type = String)]
+    #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
     /// Size when it was taken, as counted by the storage.
     pub bytes: u64,
@@ -132,7 +135,16 @@ pub struct Ensured {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Forks {
+    pub items: Vec<Sandbox>,
+    /// The same as `items`, under their former name.
+    #[schema(deprecated)]
     pub sandboxes: Vec<Sandbox>,
+}
+
+impl From<Vec<Sandbox>> for Forks {
+    fn from(items: Vec<Sandbox>) -> Self {
+        Self { sandboxes: items.clone(), items }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -18,7 +18,7 @@ pub struct Shell {
     /// Number of queued commands.
     pub waiting: u32,
     /// RFC 3339.
-    #[schema(value_type = String)]
+    #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
 }
 

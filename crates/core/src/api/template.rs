@@ -35,7 +35,7 @@ pub struct Template {
     pub bytes: u64,
     /// RFC 3339; absent for a built-in template.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, format = DateTime)]
     pub created_at: Option<Timestamp>,
     /// Whether everyone can create sandboxes from it.
     pub shared: bool,

@@ -2,9 +2,9 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{FromRequestParts, Path};
 use axum::http::HeaderMap;
+use axum::http::request::Parts;
 use axum::routing::{MethodFilter, MethodRouter, on, post};
 use futures_util::Stream;
 use prost::Message;
@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 
 use super::status;
 use crate::grpc::{self, Messages, Reply, Unary};
+use crate::kit::query::{QueryResult, query};
 use crate::kit::who::Who;
 use crate::kit::{Refusal, body};
 use crate::rpc::Deadline;
@@ -27,6 +28,16 @@ pub struct Scene {
     pub deadline: Deadline,
 }
 
+impl FromRequestParts<Broker> for Scene {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, broker: &Broker) -> Result<Self, Refusal> {
+        let Who(who) = Who::from_request_parts(parts, broker).await?;
+        let Ok(deadline) = Deadline::from_request_parts(parts, broker).await;
+        Ok(Self { broker: broker.clone(), who, deadline })
+    }
+}
+
 /// A call with one message that is answered with one.
 pub fn unary<Q, A, F>(call: fn(Scene, Q) -> F) -> MethodRouter<Broker>
 where
@@ -34,13 +45,9 @@ where
     A: Message + 'static,
     F: Future<Output = Result<A, Refusal>> + Send + 'static,
 {
-    let handler = move |State(broker): State<Broker>,
-                        Who(who): Who,
-                        deadline: Deadline,
-                        Unary(request): Unary<Q>| async move {
-        call(Scene { broker, who, deadline }, request).await.map(Reply)
-    };
-    post(handler)
+    post(move |scene: Scene, Unary(request): Unary<Q>| async move {
+        call(scene, request).await.map(Reply)
+    })
 }
 
 /// A call with a stream of messages that is answered with one.
@@ -50,13 +57,9 @@ where
     A: Message + 'static,
     F: Future<Output = Result<A, Refusal>> + Send + 'static,
 {
-    let handler = move |State(broker): State<Broker>,
-                        Who(who): Who,
-                        deadline: Deadline,
-                        requests: Messages<Q>| async move {
-        call(Scene { broker, who, deadline }, requests).await.map(Reply)
-    };
-    post(handler)
+    post(move |scene: Scene, requests: Messages<Q>| async move {
+        call(scene, requests).await.map(Reply)
+    })
 }
 
 /// A call with one message that is answered with a stream of them.
@@ -67,14 +70,10 @@ where
     S: Stream<Item = Result<A, Refusal>> + Send + 'static,
     F: Future<Output = Result<S, Refusal>> + Send + 'static,
 {
-    let handler = move |State(broker): State<Broker>,
-                        Who(who): Who,
-                        deadline: Deadline,
-                        Unary(request): Unary<Q>| async move {
-        let answers = call(Scene { broker, who, deadline }, request).await?;
+    post(move |scene: Scene, Unary(request): Unary<Q>| async move {
+        let answers = call(scene, request).await?;
         Ok::<_, Refusal>(grpc::streamed(answers, status))
-    };
-    post(handler)
+    })
 }
 
 /// A call as JSON, whose request is the body. What the path names is put into it.
@@ -88,13 +87,9 @@ where
     A: Serialize + 'static,
     F: Future<Output = Result<A, Refusal>> + Send + 'static,
 {
-    let handler = move |State(broker): State<Broker>,
-                        Who(who): Who,
-                        path: Option<Path<String>>,
-                        headers: HeaderMap,
-                        body: Body| async move {
+    let handler = move |scene: Scene, path: NamedPath, headers: HeaderMap, body: Body| async move {
         let request: Q = body::optional(&headers, body).await?;
-        carry_out(broker, who, call, named(request, path, name)).await
+        call(scene, named(request, path, name)).await.map(Json)
     };
     on(method, handler)
 }
@@ -110,34 +105,18 @@ where
     A: Serialize + 'static,
     F: Future<Output = Result<A, Refusal>> + Send + 'static,
 {
-    let handler = move |State(broker): State<Broker>,
-                        Who(who): Who,
-                        path: Option<Path<String>>,
-                        query: Result<Query<Q>, QueryRejection>| async move {
-        let malformed =
-            |wrong: QueryRejection| Refusal::QueryMalformed { problem: wrong.to_string() };
-        let Query(request) = query.map_err(malformed)?;
-        carry_out(broker, who, call, named(request, path, name)).await
+    let handler = move |scene: Scene, path: NamedPath, asked: QueryResult<Q>| async move {
+        call(scene, named(query(asked)?, path, name)).await.map(Json)
     };
     on(method, handler)
 }
 
-fn named<Q>(mut request: Q, path: Option<Path<String>>, name: fn(&mut Q, String)) -> Q {
+/// What the path names, if it names anything.
+type NamedPath = Option<Path<String>>;
+
+fn named<Q>(mut request: Q, path: NamedPath, name: fn(&mut Q, String)) -> Q {
     if let Some(Path(text)) = path {
         name(&mut request, text);
     }
     request
-}
-
-async fn carry_out<Q, A, F>(
-    broker: Broker,
-    who: Principal,
-    call: fn(Scene, Q) -> F,
-    request: Q,
-) -> Result<Json<A>, Refusal>
-where
-    F: Future<Output = Result<A, Refusal>>,
-{
-    let scene = Scene { broker, who, deadline: Deadline::none() };
-    call(scene, request).await.map(Json)
 }

@@ -144,7 +144,7 @@ impl Direct {
             }
             Call::Fork(id, asked) => {
                 let sandboxes = broker.fork(who, &id, fork_draft(asked), None).await?;
-                json(Forks { sandboxes })
+                json(Forks::from(sandboxes))
             }
             Call::Race(id, asked) => {
                 json(broker.race(who, &id, race_draft(*asked)?).await?.done().await?)

@@ -152,6 +152,9 @@ pub(super) enum Pace {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ExecStarted)]
 pub(super) struct Begun {
+    id: ExecId,
+    /// The same as `id`, under its former name.
+    #[schema(deprecated)]
     exec_id: ExecId,
 }
 
@@ -205,6 +208,7 @@ pub(super) async fn respond(
             let truncated = collected.is_truncated();
             let Collected { end, stdout: said, stderr: complained, space } = collected;
             let answer = ExecAnswer {
+                id: exec_id.clone(),
                 exec_id,
                 status: end.outcome.status(),
                 outcome: end.outcome.status(),
@@ -224,7 +228,11 @@ pub(super) async fn respond(
         Mode::Detached => {
             let exec_id = running.id.clone();
             let location = format!("/api/v1/sandboxes/{id}/execs/{exec_id}");
-            Ok((StatusCode::ACCEPTED, [(LOCATION, location)], Json(Begun { exec_id }))
+            Ok((
+                StatusCode::ACCEPTED,
+                [(LOCATION, location)],
+                Json(Begun { id: exec_id.clone(), exec_id }),
+            )
                 .into_response())
         }
     }

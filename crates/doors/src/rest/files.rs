@@ -90,11 +90,9 @@ pub async fn write(
     Who(who): Who,
     Id(sandbox): Id,
     RawQuery(query): RawQuery,
-    headers: HeaderMap,
     body: Body,
 ) -> Result<(StatusCode, Json<Shown>), Refusal> {
     let begun = async {
-        upload::refuse_forms(&headers)?;
         let parameters = Parameters::read(query, &["path", "mode", "parents"])?;
         let request = WriteFile {
             path: parameters.path()?,

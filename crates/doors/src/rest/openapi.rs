@@ -239,6 +239,9 @@ refusals! {
 }
 
 #[cfg(test)]
+mod rules;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -200,7 +200,7 @@ pub async fn fork(
     let key = idempotency_key(&headers)?;
     let draft = fork_draft(body::optional(&headers, body).await?);
     let sandboxes = broker.fork(&who, &id, draft, key).await?;
-    Ok((StatusCode::CREATED, Json(Forks { sandboxes })))
+    Ok((StatusCode::CREATED, Json(sandboxes.into())))
 }
 
 pub fn fork_draft(ForkSandbox { snapshot, count, labels, name }: ForkSandbox) -> ForkDraft {

@@ -39,7 +39,7 @@ use sandkeep_core::{InvalidCallerId, Principal, SandboxId};
 use sandkeep_guestlink::OutputStream;
 
 /// A tool, as described to models and programs.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Serialize, ToSchema)]
 #[schema(as = Tool)]
 pub struct Offered {
     name: &'static str,
@@ -54,6 +54,9 @@ pub struct Offered {
 
 #[derive(Serialize, ToSchema)]
 pub struct Tools {
+    items: Vec<Offered>,
+    /// The same as `items`, under their former name.
+    #[schema(deprecated)]
     tools: Vec<Offered>,
 }
 
@@ -72,7 +75,8 @@ impl From<&Tool> for Offered {
 impl Tools {
     /// All tools.
     pub fn all() -> Self {
-        Self { tools: catalogue().iter().map(Offered::from).collect() }
+        let items: Vec<Offered> = catalogue().iter().map(Offered::from).collect();
+        Self { tools: items.clone(), items }
     }
 }
 

@@ -7,7 +7,7 @@ use std::io::{self, Read, Seek as _};
 use std::sync::Arc;
 
 use super::{CopyError, Files, Seen, SeenKind};
-use crate::recipe::Ignore;
+use crate::recipe::{Ignore, is_secret_id};
 use crate::source::{Section, SpoolDir};
 use sandkeep_core::limits;
 use sandkeep_tree::{
@@ -19,6 +19,9 @@ use sandkeep_tree::{
 
 /// A build file from outside of the context has this name, plus an extension; it is never copied.
 pub const BUILD_FILE_APART: &str = ".sandkeep-build-file";
+/// A secret of the build has this name, followed by its id; it is never copied.
+pub const SECRET: &str = ".sandkeep-build-secret.";
+
 const IGNORE_FILE: &str = ".dockerignore";
 
 /// The files that a build may copy from, by path.
@@ -26,6 +29,17 @@ const IGNORE_FILE: &str = ".dockerignore";
 pub struct Context {
     archive: Arc<File>,
     items: BTreeMap<TreePath, Item>,
+    secrets: Secrets,
+}
+
+/// Their values, by id.
+#[derive(Default)]
+struct Secrets(BTreeMap<String, Vec<u8>>);
+
+impl std::fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.0.keys()).finish()
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -63,7 +77,38 @@ impl Context {
         while let Some(entry) = entries.next()? {
             index.take(entry, &mut entries)?;
         }
-        Ok(Self { archive: Arc::new(plain), items: index.items })
+        let context =
+            Self { archive: Arc::new(plain), items: index.items, secrets: Secrets::default() };
+        context.with_secrets()
+    }
+
+    /// Takes the secrets out of the files, so that nothing copies them.
+    fn with_secrets(mut self) -> Result<Self, CopyError> {
+        let id_of = |path: &TreePath| {
+            let id = std::str::from_utf8(path.bytes()).ok()?.strip_prefix(SECRET)?;
+            is_secret_id(id).then(|| (path.clone(), id.to_owned()))
+        };
+        let found: Vec<(TreePath, String)> = self.items.keys().filter_map(id_of).collect();
+        if found.len() > limits::BUILD_SECRETS_MAX {
+            return Err(CopyError::TooManySecrets { max: limits::BUILD_SECRETS_MAX });
+        }
+        for (path, id) in found {
+            let mut value = Vec::new();
+            let opened = self.open(&path).map_err(CopyError::reading(&path))?;
+            let read = opened.take(limits::BUILD_SECRET_MAX_BYTES + 1).read_to_end(&mut value);
+            read.map_err(CopyError::reading(&path))?;
+            if value.len() as u64 > limits::BUILD_SECRET_MAX_BYTES {
+                return Err(CopyError::SecretTooLarge { id, max: limits::BUILD_SECRET_MAX_BYTES });
+            }
+            self.items.remove(&path);
+            self.secrets.0.insert(id, value);
+        }
+        Ok(self)
+    }
+
+    /// The value of a secret that came with the build.
+    pub fn secret(&self, id: &str) -> Option<&[u8]> {
+        self.secrets.0.get(id).map(Vec::as_slice)
     }
 
     /// The text of a file in it, if it exists.

@@ -7,6 +7,7 @@ use std::io::{Read as _, Seek as _, Write as _};
 use super::*;
 use crate::recipe::{Archives, Copied, CopiedFrom, Ignore, Origin};
 use crate::source::SpoolDir;
+use sandkeep_core::limits;
 use sandkeep_tree::{
     View,
     archive::{Entries, building::Tar},
@@ -185,4 +186,23 @@ fn an_archive_that_is_added_lies_beneath_its_destination() {
 fn unlimited() -> std::sync::Arc<sandkeep_core::ledger::Reservation> {
     let ledger = sandkeep_core::ledger::Ledger::unlimited();
     std::sync::Arc::new(ledger.open(&sandkeep_core::Owner::local()))
+}
+
+#[test]
+fn a_secret_is_known_by_its_id_and_is_no_file() {
+    let archive = Tar::new()
+        .file(".sandkeep-build-secret.token", "s3cret")
+        .file("sub/.sandkeep-build-secret.other", "a file")
+        .file("plain", "text")
+        .end();
+    let context = context(&archive).expect("an archive");
+    assert_eq!(context.secret("token"), Some(&b"s3cret"[..]));
+    assert_eq!((context.secret("other"), context.secret("plain")), (None, None));
+    let names = context.names(&path("/")).expect("names");
+    assert_eq!(names, [b"plain".to_vec(), b"sub".to_vec()]);
+    assert!(!format!("{context:?}").contains("115, 51"), "its value is not shown");
+    let large = vec![b'x'; limits::BUILD_SECRET_MAX_BYTES as usize + 1];
+    let large = Tar::new().file(".sandkeep-build-secret.big", &large).end();
+    let refused = self::context(&large).expect_err("it is too large").to_string();
+    assert!(refused.contains("\"big\""), "{refused}");
 }

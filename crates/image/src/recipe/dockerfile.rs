@@ -2,18 +2,37 @@
 //! would be another build.
 
 mod copy;
+mod run;
 
 use std::collections::BTreeMap;
 
-use super::lines::{self, Document, Line};
+use super::lines::{self, Line};
 use super::problem::{Problem, RecipeError};
 use super::text::{Text, words};
 use super::{Base, Command, Instruction, Recipe, Stage, Step, stage_named};
 use crate::image::Platform;
 use sandkeep_core::limits::{ENV_ENTRY_MAX_BYTES, ENV_MAX, RECIPE_STEPS_MAX};
 
-const SUPPORTED: &str =
-    "FROM, RUN, COPY, ADD, ENV, WORKDIR, USER, ARG, CMD, ENTRYPOINT, EXPOSE, LABEL and SHELL";
+const SUPPORTED: [&str; 18] = [
+    "FROM",
+    "RUN",
+    "COPY",
+    "ADD",
+    "ENV",
+    "WORKDIR",
+    "USER",
+    "ARG",
+    "CMD",
+    "ENTRYPOINT",
+    "EXPOSE",
+    "LABEL",
+    "SHELL",
+    "VOLUME",
+    "HEALTHCHECK",
+    "STOPSIGNAL",
+    "MAINTAINER",
+    "ONBUILD",
+];
 
 pub fn read(text: &str, given: BTreeMap<String, String>) -> Result<Recipe, RecipeError> {
     let lines = lines::read(text)?;
@@ -59,10 +78,11 @@ impl Reader {
         match (line.instruction.as_str(), self.recipe.stages.is_empty()) {
             ("FROM", _) => self.from(line),
             ("ARG", true) => self.global(line),
-            (instruction, true) if is_supported(instruction) => {
-                Err(Problem::BeforeFrom { instruction: instruction.to_owned() })
-            }
-            _ => self.step(line),
+            (instruction, true) => match SUPPORTED.contains(&instruction) {
+                true => Err(Problem::BeforeFrom { instruction: instruction.to_owned() }),
+                false => Err(unknown(instruction)),
+            },
+            (_, false) => self.step(line),
         }
     }
 
@@ -82,7 +102,7 @@ impl Reader {
     fn instruction(&self, line: &Line) -> Result<Instruction, Problem> {
         let rest = line.rest.as_str();
         Ok(match line.instruction.as_str() {
-            "RUN" => Instruction::Run(self.run(rest, &line.documents)?),
+            "RUN" => Instruction::Run(self.run(line)?),
             "COPY" => Instruction::Copy(self.copy("COPY", line)?),
             "ADD" => Instruction::Copy(self.copy("ADD", line)?),
             "ENV" => Instruction::Env(self.pairs("ENV", rest)?),
@@ -112,8 +132,7 @@ impl Reader {
                 "ONBUILD is ignored: builds from this template do not run what it says",
             ),
             other => {
-                let instruction = other.to_owned();
-                return Err(Problem::Unknown { instruction, supported: SUPPORTED });
+                return Err(unknown(other));
             }
         })
     }
@@ -215,33 +234,6 @@ impl Reader {
         }
     }
 
-    fn run(&self, rest: &str, documents: &[Document]) -> Result<Command, Problem> {
-        if let Some((flag, _)) = flagged(rest).flags.first() {
-            return Err(no_flag("RUN", flag));
-        }
-        match documents {
-            _ if rest.is_empty() => Err(Problem::Needs { instruction: "RUN", needs: "a command" }),
-            [] => Ok(command(rest)),
-            // A single document is the script itself.
-            [script] if script.written == rest => match script.content.starts_with("#!") {
-                true => {
-                    let what = "a here-document with an interpreter (#!) of its own".to_owned();
-                    Err(Problem::DoesNotTake { instruction: "RUN", what })
-                }
-                false => Ok(Command::Shell(script.content.clone())),
-            },
-            // Otherwise the shell reads them, as from a script.
-            several => {
-                let mut script = format!("{rest}\n");
-                for document in several {
-                    script.push_str(&document.content);
-                    script.push_str(&format!("{}\n", document.name));
-                }
-                Ok(Command::Shell(script))
-            }
-        }
-    }
-
     /// `A=b C="d e"`, or the old form `A b c`, which is one pair.
     fn pairs(&self, instruction: &'static str, rest: &str) -> Result<Vec<(Text, Text)>, Problem> {
         let needs = Problem::Needs { instruction, needs: "NAME=value" };
@@ -294,8 +286,8 @@ impl Reader {
     }
 }
 
-fn is_supported(instruction: &str) -> bool {
-    SUPPORTED.split([',', ' ']).any(|word| word == instruction)
+fn unknown(instruction: &str) -> Problem {
+    Problem::Unknown { instruction: instruction.to_owned(), supported: SUPPORTED.join(", ") }
 }
 
 fn no_flag(instruction: &'static str, flag: &str) -> Problem {

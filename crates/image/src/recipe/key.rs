@@ -1,7 +1,7 @@
 //! The cache key of a step's result: the state before, the effect, and the copied files.
 
 use super::scene::{Copied, CopiedFrom, Directory, Effect, Running};
-use super::{Archives, Origin};
+use super::{Archives, Origin, RunMount};
 use sandkeep_tree::digest::{Digest, Hasher};
 
 /// Changed whenever the meaning of keys changes, so that keys of an older version never match.
@@ -31,11 +31,11 @@ impl Key {
         writer.key()
     }
 
-    /// The key after an effect. `files` are those that it copies, in any order.
+    /// The key after an effect. `files` are those that it copies or binds, in any order.
     pub fn after(self, effect: &Effect, files: &[CopiedFile]) -> Self {
         match effect {
             Effect::Noted => self,
-            Effect::Run(running) => self.after_running(running),
+            Effect::Run(running) => self.after_running(running, files),
             Effect::Copy(copied) => self.after_copying(copied, files),
             Effect::Directory(Directory { path, owner }) => {
                 let mut writer = self.followed_by("directory");
@@ -56,8 +56,8 @@ impl Key {
         writer
     }
 
-    fn after_running(self, running: &Running) -> Self {
-        let Running { argv, env, workdir, user } = running;
+    fn after_running(self, running: &Running, files: &[CopiedFile]) -> Self {
+        let Running { argv, env, workdir, user, stdin, mounts } = running;
         let mut writer = self.followed_by("run");
         writer.number(argv.len());
         argv.iter().for_each(|argument| writer.text(argument));
@@ -68,6 +68,13 @@ impl Key {
         }
         writer.text(workdir);
         writer.maybe(user.as_deref());
+        // A step without them has the key that it always had.
+        if stdin.is_some() || !mounts.is_empty() {
+            writer.maybe(stdin.as_deref());
+            writer.number(mounts.len());
+            mounts.iter().for_each(|mount| writer.mount(mount));
+            writer.files(files);
+        }
         writer.key()
     }
 
@@ -100,13 +107,7 @@ impl Key {
             Archives::Kept => "kept",
             Archives::Unpacked => "unpacked",
         });
-        let mut files: Vec<&CopiedFile> = files.iter().collect();
-        files.sort_unstable();
-        writer.number(files.len());
-        for file in files {
-            writer.text(&file.path);
-            writer.digest(&file.digest);
-        }
+        writer.files(files);
         writer.key()
     }
 }
@@ -134,6 +135,41 @@ impl Writer {
     fn maybe(&mut self, text: Option<&str>) {
         self.number(usize::from(text.is_some()));
         text.into_iter().for_each(|text| self.text(text));
+    }
+
+    fn files(&mut self, files: &[CopiedFile]) {
+        let mut files: Vec<&CopiedFile> = files.iter().collect();
+        files.sort_unstable();
+        self.number(files.len());
+        for file in files {
+            self.text(&file.path);
+            self.digest(&file.digest);
+        }
+    }
+
+    /// Where something is mounted and how. The content of a cache and the value of a secret are left out: neither is
+    /// part of what a step is. That of bound files is in their digests.
+    fn mount(&mut self, mount: &RunMount<String>) {
+        match mount {
+            RunMount::Cache { id, target, sharing: _, access, mode, uid, gid } => {
+                self.text("cache");
+                self.maybe(id.as_deref());
+                self.text(target);
+                self.text(access.as_str());
+                self.text(&format!("{mode} {uid} {gid}"));
+            }
+            RunMount::Secret { id, target, env, need: _, mode, uid, gid } => {
+                self.text("secret");
+                self.text(id);
+                self.maybe(target.as_deref());
+                self.maybe(env.as_deref());
+                self.text(&format!("{mode} {uid} {gid}"));
+            }
+            RunMount::Bind { from: _, source: _, target } => {
+                self.text("bind");
+                self.text(target);
+            }
+        }
     }
 
     fn digest(&mut self, digest: &Digest) {

@@ -1,8 +1,8 @@
 //! Problems of a build file, with their locations.
 
 use sandkeep_core::limits::{
-    RECIPE_EXPANDED_MAX_BYTES, RECIPE_LINES_MAX, RECIPE_MAX_BYTES, RECIPE_PORTS_MAX,
-    RECIPE_STEPS_MAX,
+    BUILD_MOUNTS_MAX, RECIPE_EXPANDED_MAX_BYTES, RECIPE_LINES_MAX, RECIPE_MAX_BYTES,
+    RECIPE_PORTS_MAX, RECIPE_STEPS_MAX,
 };
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,7 +37,7 @@ pub enum Problem {
     #[error("there is nothing to build: say FROM what")]
     Nothing,
     #[error("{instruction} is not supported here; supported are {supported}")]
-    Unknown { instruction: String, supported: &'static str },
+    Unknown { instruction: String, supported: String },
     #[error("{instruction} comes before FROM; only ARG may")]
     BeforeFrom { instruction: String },
     #[error("{instruction} needs {needs}")]
@@ -60,6 +60,10 @@ pub enum Problem {
     Platform { wanted: String, here: String },
     #[error("{url} would have to be fetched; a build has no network: copy a local file instead")]
     Url { url: String },
+    #[error("--mount={mount}: {problem}")]
+    Mount { mount: String, problem: String },
+    #[error("there are more than {BUILD_MOUNTS_MAX} mounts")]
+    TooManyMounts,
     #[error("the here-document {name:?} has no end")]
     NoEnd { name: String },
     #[error("{value:?} is not {wanted}")]

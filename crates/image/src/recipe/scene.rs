@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use super::mounts::check_targets;
 use super::problem::{Problem, RecipeError};
 use super::text::Text;
 use super::{
-    Archives, Command, Copy, Copyable, Instruction, Origin, READY, Ready, Recipe, START, Step,
+    Archives, Command, Copy, Copyable, Instruction, Origin, READY, Ready, Recipe, Run, RunMount,
+    START, Step,
 };
 use crate::image::{ExposedPort, ImageConfig};
 use sandkeep_core::limits::{
@@ -72,6 +74,9 @@ pub struct Running {
     /// Absolute.
     pub workdir: String,
     pub user: Option<String>,
+    pub stdin: Option<String>,
+    /// With absolute targets, none within another.
+    pub mounts: Vec<RunMount<String>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,7 +141,7 @@ impl Scene {
 
     fn effect(&mut self, instruction: &Instruction) -> Result<Effect, Problem> {
         match instruction {
-            Instruction::Run(command) => return Ok(Effect::Run(self.running(command))),
+            Instruction::Run(run) => return self.running(run).map(Effect::Run),
             Instruction::Copy(copy) => return self.copied(copy).map(Effect::Copy),
             Instruction::Workdir(text) => {
                 let path = self.absolute(&self.expand(text)?);
@@ -299,16 +304,28 @@ impl Scene {
         }
     }
 
-    fn running(&self, command: &Command) -> Running {
+    fn running(&self, run: &Run) -> Result<Running, Problem> {
+        let Run { command, stdin, mounts } = run;
+        let mounts: Vec<_> =
+            mounts.iter().map(|mount| self.mounted(mount)).collect::<Result<_, _>>()?;
+        check_targets(&mounts)?;
         let hidden = |name: &String| self.config.env.iter().any(|(own, _)| own == name);
         let arguments = self.arguments.iter().filter(|(name, _)| !hidden(name));
         let arguments = arguments.map(|(name, value)| (name.clone(), value.clone()));
-        Running {
+        Ok(Running {
             argv: self.argv(command),
             env: arguments.chain(self.config.env.iter().cloned()).collect(),
             workdir: self.workdir(),
             user: self.config.user.clone(),
-        }
+            stdin: stdin.clone(),
+            mounts,
+        })
+    }
+
+    /// A mount with its variables expanded and its target absolute.
+    fn mounted(&self, mount: &RunMount<Text>) -> Result<RunMount<String>, Problem> {
+        let expanded = mount.map(&|text| self.expand(text))?;
+        expanded.located(&|path| self.absolute(path))
     }
 
     fn copied(&self, copy: &Copy) -> Result<Copied, Problem> {
@@ -363,7 +380,7 @@ fn bytes_of<'a>(pairs: impl Iterator<Item = (&'a String, &'a String)>) -> usize 
 }
 
 /// An absolute path without dots and double slashes. `..` of the root is the root.
-fn whole(path: &str) -> String {
+pub(super) fn whole(path: &str) -> String {
     let mut names: Vec<&str> = Vec::new();
     for name in path.split('/') {
         match name {

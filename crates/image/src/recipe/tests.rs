@@ -1,5 +1,6 @@
 //! The results of build files, instruction by instruction, and of complete ones as people write them.
 
+mod mounts;
 mod real;
 
 use super::*;
@@ -286,9 +287,10 @@ fn what_is_wrong_is_told_with_its_line_and_instruction() {
         ("FROM --platform=plan9/mips a", 1, "plan9/mips"),
         ("FROM --pull a", 1, "--pull"),
         ("FROM a\nRUN", 2, "RUN"),
-        ("FROM a\nRUN --mount=type=cache,target=/x y", 2, "--mount"),
         ("FROM a\nRUN <<EOF\nx", 2, "EOF"),
-        ("FROM a\nRUN <<EOF\n#!/usr/bin/python3\nEOF", 2, "#!"),
+        ("FROM a\nRUN --network=host y", 2, "--network"),
+        ("VOLUME /x\nFROM a", 1, "VOLUME comes before FROM"),
+        ("FRM a", 1, "ONBUILD"),
         ("FROM a\nCOPY a", 2, "COPY"),
         ("FROM a\nCOPY a b c", 2, "/"),
         ("FROM a\nARG A\nCOPY a b c$A", 3, "/"),

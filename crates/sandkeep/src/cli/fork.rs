@@ -50,7 +50,7 @@ pub async fn run(args: ForkArgs, client: &Client) -> Result<Exit, Failure> {
         print::json(&answer)?;
         return Ok(Exit::Ok);
     }
-    let Forks { sandboxes } = client.read(answer)?;
+    let Forks { items: sandboxes, .. } = client.read(answer)?;
     sandboxes.iter().try_for_each(|sandbox| print::line(sandbox.id.as_str()))?;
     Ok(Exit::Ok)
 }

@@ -95,6 +95,14 @@ pub fn codebases(data: &Path) -> Result<Vec<RecordedCodebase>, DoctorError> {
     }
 }
 
+/// The volumes of caches that builds use.
+pub fn build_caches(data: &Path) -> Result<Vec<SandboxId>, DoctorError> {
+    match sandkeep_broker::recorded_build_caches(&data.join(sandkeep_home::REGISTRY)) {
+        Err(StoreError::Unavailable(cause)) if is_empty(&*cause) => Ok(Vec::new()),
+        recorded => Ok(recorded?),
+    }
+}
+
 /// Nothing but its volume belongs to a codebase, so its row needs no other owner.
 pub fn row_of_codebase(codebase: &RecordedCodebase) -> LeakedResource {
     let (name, owner) = (codebase.id.to_string(), Some(codebase.id.to_string()));

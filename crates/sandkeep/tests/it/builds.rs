@@ -5,6 +5,7 @@ mod base;
 mod copies;
 #[cfg(feature = "failpoints")]
 mod killed;
+mod mounts;
 mod starts;
 
 use std::io::{BufRead, BufReader};

@@ -34,7 +34,9 @@ fn assert_untouched(daemon: &Daemon, (id, pid): &(String, String)) {
 fn described(daemon: &Daemon, id: &str) -> Value {
     let mut view = daemon.get(id);
     assert!(view["last_activity_at"].take().is_string(), "{view}");
-    assert!(view["space_used"].take().is_u64(), "{view}");
+    for space in ["space_used_bytes", "space_used"] {
+        assert!(view[space].take().is_u64(), "{view}");
+    }
     view
 }
 

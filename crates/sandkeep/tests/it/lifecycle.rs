@@ -22,7 +22,9 @@ fn a_created_sandbox_is_running_and_described() {
     assert!(!view.to_string().contains("s3cr3t"), "env values are write-only: {view}");
     let mut shown = daemon.get(id);
     // How much it holds is measured only when somebody looks.
-    assert!(shown["space_used"].take().is_u64() && view["space_used"].is_null(), "{shown}");
+    for space in ["space_used_bytes", "space_used"] {
+        assert!(shown[space].take().is_u64() && view[space].is_null(), "{shown}");
+    }
     assert_eq!(shown, view);
     assert_eq!(daemon.ids(), [id]);
 }

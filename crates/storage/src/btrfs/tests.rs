@@ -206,17 +206,33 @@ async fn something_else_mounted_there_is_refused() {
 async fn close_lets_go_only_when_no_volume_is_left() {
     let (dir, storage) = pool_or_skip!("close_lets_go_only_when_no_volume_is_left");
     let (id, path) = volume(&storage).await;
-    storage.close().await.expect("close");
+    storage.close(&[]).await.expect("close");
     assert_eq!(dir.mounts(), 1, "a pool with a volume was unmounted");
     let held = File::open(&path).expect("the volume");
+    let other = [SandboxId::random()];
+    storage.close(&other).await.expect("close");
+    assert_eq!(dir.mounts(), 1, "a volume that is not idle was unmounted");
     storage.destroy(&id).await.expect("destroy");
-    storage.close().await.expect("close while it is in use");
+    storage.close(&[]).await.expect("close while it is in use");
     assert_eq!(dir.mounts(), 1);
     drop(held);
-    storage.close().await.expect("close");
+    storage.close(&[]).await.expect("close");
     assert_eq!(dir.mounts(), 0);
     assert!(dir.is_detached());
-    storage.close().await.expect_err("there is nothing to list any more");
+    storage.close(&[]).await.expect_err("there is nothing to list any more");
+}
+
+#[tokio::test]
+async fn close_lets_go_of_idle_volumes_and_the_next_daemon_finds_them() {
+    let (dir, storage) =
+        pool_or_skip!("close_lets_go_of_idle_volumes_and_the_next_daemon_finds_them");
+    let (id, path) = volume(&storage).await;
+    fs::write(path.join("file"), "kept").expect("a file");
+    storage.close(std::slice::from_ref(&id)).await.expect("close");
+    assert_eq!(dir.mounts(), 0, "a pool with nothing but idle volumes stays mounted");
+    let again = dir.open().expect("open again");
+    let root = again.root(&id).await.expect("the volume");
+    assert_eq!(fs::read(root.own_dir().join("file")).expect("the file"), b"kept");
 }
 
 /// Layers are in the image; only volumes may be in use by processes that outlive the daemon.
@@ -225,7 +241,7 @@ async fn close_lets_go_of_layers_and_the_next_daemon_finds_them() {
     let (dir, storage) = pool_or_skip!("close_lets_go_of_layers_and_the_next_daemon_finds_them");
     let layer = fixture::layer(&storage, &[], |draft| fixture::write(&draft.root, "file", "kept"));
     let layer = layer.await.expect("a layer");
-    storage.close().await.expect("close");
+    storage.close(&[]).await.expect("close");
     assert_eq!(dir.mounts(), 0, "a pool without a volume stays mounted");
     assert!(dir.is_detached());
     let again = dir.open().expect("open again");

@@ -382,8 +382,8 @@ impl Storage for Broken {
         self.inner.pool_health().await
     }
 
-    async fn close(&self) -> Result<(), StorageError> {
-        self.inner.close().await
+    async fn close(&self, idle: &[SandboxId]) -> Result<(), StorageError> {
+        self.inner.close(idle).await
     }
 }
 

@@ -52,7 +52,7 @@ impl Bench {
 
     /// Nothing is left when the storage is closed.
     async fn end(self) {
-        self.storage.close().await.expect("closed");
+        self.storage.close(&[]).await.expect("closed");
         assert_eq!(self.pool.contents(), Vec::<String>::new());
         let mounted = self.data.path().join("storage/zfs/mounted");
         let left: Vec<_> = fs::read_dir(mounted).expect("a directory").collect();
@@ -185,7 +185,7 @@ async fn two_data_directories_on_one_pool_do_not_meet() {
     bench.storage.create(&id, &Base::Empty, &Quota::NONE).await.expect("a volume");
     assert_eq!(second.list().await.expect("a list"), []);
     second.destroy(&id).await.expect("there is none");
-    second.close().await.expect("closed");
+    second.close(&[]).await.expect("closed");
     assert_eq!(bench.storage.list().await.expect("a list"), std::slice::from_ref(&id));
     let elsewhere = "sandkeep-no-such-pool".parse().expect("a name");
     let refused = ZfsStorage::open(bench.data.path(), &elsewhere).err().expect("no such pool");

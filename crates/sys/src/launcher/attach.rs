@@ -1,7 +1,7 @@
 //! Trees that a sandbox has below its root, besides those of its template: attached last, when the root is complete.
 //!
 //! The sandbox's own users decide what is on the way to a target, so no link on it is followed: the tree comes to a
-//! directory of the root itself, or nothing is started.
+//! directory or file of the root itself, or nothing is started.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,7 +16,7 @@ use crate::mount;
 /// A tree that is not the template's. Its detached mount comes with the request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachment {
-    /// Relative to the root; a directory is there.
+    /// Relative to the root. A directory is there, or a file if the mount is one.
     pub target: String,
     pub access: MountAccess,
     pub ids: MountIds,
@@ -62,7 +62,8 @@ impl Attachment {
 
     /// Attaches the mount below the working directory, which is the root.
     pub fn attach(&self, mount: &OwnedFd) -> io::Result<()> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // Without NOFOLLOW, so that a link in the last place is refused as well, and not mounted on.
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
         let stay = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let root = rustix::fs::CWD;
         let target = openat2(root, self.target.as_str(), flags, Mode::empty(), stay)?;

@@ -65,7 +65,7 @@ impl Step {
         (Self::Proc, "mount /proc"),
         (Self::Masks, "mask /proc"),
         (Self::Dev, "mount /dev"),
-        (Self::Attachments, "mount its codebase"),
+        (Self::Attachments, "mount what it is given"),
         (Self::Chroot, "change to its root"),
         (Self::Users, "enter its user namespace"),
         (Self::Capabilities, "drop capabilities"),

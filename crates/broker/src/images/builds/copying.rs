@@ -37,9 +37,10 @@ pub struct Copying {
 }
 
 impl Builder<'_> {
+    /// Plans a copy on top of some layers.
     pub async fn plan_copy(
         &mut self,
-        built: &Built,
+        below: &[KeptLayer],
         copied: &Copied,
         step: &Step,
     ) -> Result<Copying, Error> {
@@ -54,7 +55,7 @@ impl Builder<'_> {
                 Arc::new(self.view(&image.layers).await?.within(&effort))
             }
         };
-        let below = self.view(&built.layers).await?.within(&effort);
+        let below = self.view(below).await?.within(&effort);
         let copied = copied.clone();
         let plan = move || {
             let owner = copied.owner.as_deref().map(|owner| ids_of(owner, &below)).transpose()?;
@@ -101,13 +102,23 @@ impl Builder<'_> {
     pub async fn write(
         &mut self,
         built: &mut Built,
-        mut copying: Copying,
+        copying: Copying,
         step: &Step,
     ) -> Result<(), Error> {
-        let _abandoned = copying.abandoned.take();
         if copying.plan.is_empty() {
             return Ok(());
         }
+        let layer = self.archived(copying, step).await?;
+        failpoint!("build.after_archive");
+        let below = built.layer_ids();
+        let kept = self.broker.take_layer(self.job, &below, &layer, None, &mut self.pins).await?;
+        built.layers.push(kept);
+        Ok(())
+    }
+
+    /// The planned files as an archive.
+    pub async fn archived(&self, mut copying: Copying, step: &Step) -> Result<Layer, Error> {
+        let _abandoned = copying.abandoned.take();
         let shared = &self.broker.shared;
         let spool = opening::spool(shared, &self.job.space).await?;
         let write = move || {
@@ -123,12 +134,7 @@ impl Builder<'_> {
             Ok(Layer { diff_id, blob: Arc::new(SectionBlob { section, expected: None }) })
         };
         let written = shared.tasks.spawn_blocking(write).await;
-        let layer = written.map_err(|_| Error::ShuttingDown)?.map_err(failed(step))?;
-        failpoint!("build.after_archive");
-        let below = built.layer_ids();
-        let kept = self.broker.take_layer(self.job, &below, &layer, None, &mut self.pins).await?;
-        built.layers.push(kept);
-        Ok(())
+        written.map_err(|_| Error::ShuttingDown)?.map_err(failed(step))
     }
 
     /// The merged tree of layers. It is read where a draft on top of them would be filled; the draft is removed with

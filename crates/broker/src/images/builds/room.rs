@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tracing::warn;
 
+use super::mounts::{Binds, StepMounts};
 use super::steps::{Builder, Built};
 use crate::error::Error;
 use crate::execs::{ExecDraft, OnDisconnect};
@@ -17,7 +18,7 @@ use crate::lifecycle::handle::Handle;
 use crate::lifecycle::request::Command;
 use crate::network::Values;
 use crate::{Broker, policy::admission};
-use sandkeep_core::api::BUILD_SAID_LAST;
+use sandkeep_core::api::{BUILD_SAID_LAST, StdinSource};
 use sandkeep_core::{
     ExecId, FileLocation, ImageDefaults, ImportId, PinnedImage, Privilege, Spec, SpecDraft, Terms,
     Verb, failpoint, limits,
@@ -30,19 +31,21 @@ use sandkeep_tree::digest::Digest;
 /// The default user of a step.
 const ROOT: &str = "0";
 
-/// The build's current sandbox, if any. It is stored outside of the steps, which may be canceled at any moment.
+/// The build's current sandbox, if any, and what is mounted in it. It is stored outside of the steps, which may be
+/// canceled at any moment.
 #[derive(Default)]
-pub struct Rooms(Mutex<Option<Arc<Handle>>>);
+pub struct Rooms(Mutex<Option<(Arc<Handle>, Arc<StepMounts>)>>);
 
 impl Rooms {
-    fn current(&self) -> MutexGuard<'_, Option<Arc<Handle>>> {
+    fn current(&self) -> MutexGuard<'_, Option<(Arc<Handle>, Arc<StepMounts>)>> {
         // No code panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes the current sandbox, if any. If that fails, reconcile removes it.
     pub async fn clear(&self, broker: &Broker) {
-        let Some(handle) = self.current().take() else { return };
+        // The mounts stay until it is gone.
+        let Some((handle, _mounts)) = self.current().take() else { return };
         match handle.destroy(&broker.shared).await {
             // A sandbox that could not be created is gone already.
             Ok(()) | Err(Error::NotFound { .. }) => {}
@@ -57,13 +60,18 @@ impl Builder<'_> {
         &mut self,
         built: &mut Built,
         running: &Running,
+        binds: Binds,
         step: &Step,
     ) -> Result<(), Error> {
-        let handle = self.open_room(|can| room_of_layers(self, built, running, can)).await?;
+        let mounts = Arc::new(self.open_mounts(running, binds, step).await?);
+        let room = |can: &Capabilities| room_of_layers(self, built, running, can);
+        let handle = self.open_room(room, &mounts).await?;
         failpoint!("build.after_sandbox");
-        self.carry_out(&handle, running, step).await?;
+        let ran = self.carry_out(&handle, running, &mounts, step).await;
+        self.note_caches(mounts.caches()).await?;
+        ran?;
         failpoint!("build.after_run");
-        let layer = self.keep_room(&handle, built).await?;
+        let layer = self.keep_room(&handle, &mounts, built).await?;
         built.layers.push(layer);
         Ok(())
     }
@@ -71,8 +79,10 @@ impl Builder<'_> {
     /// The content of a new sandbox of a built-in template.
     pub async fn of_built_in(&mut self, built: &mut Built, template: &str) -> Result<(), Error> {
         let template = template.to_owned();
-        let handle = self.open_room(|can| draft(&template, can).map(BuildBase::Plain)).await?;
-        let layer = self.keep_room(&handle, built).await?;
+        let (mounts, room) =
+            (Arc::default(), |can: &_| draft(&template, can).map(BuildBase::Plain));
+        let handle = self.open_room(room, &mounts).await?;
+        let layer = self.keep_room(&handle, &mounts, built).await?;
         built.layers.push(layer);
         Ok(())
     }
@@ -80,6 +90,7 @@ impl Builder<'_> {
     async fn open_room(
         &self,
         room: impl FnOnce(&Capabilities) -> Result<BuildBase, Error>,
+        mounts: &Arc<StepMounts>,
     ) -> Result<Arc<Handle>, Error> {
         let shared = &self.broker.shared;
         let runtime = shared.usable_runtime(admission::usual_runtime(shared))?;
@@ -94,15 +105,22 @@ impl Builder<'_> {
             let runtime = runtime.name().to_owned();
             return Err(Error::NoVolume { what: "a build", runtime });
         }
+        if !mounts.is_empty() && !runtime.capabilities().mounts {
+            let problem = format!(
+                "RUN --mount needs a runtime that can mount, and {} cannot here; `sandkeep runtimes` lists which can",
+                runtime.name()
+            );
+            return Err(Error::BuildFileInvalid { problem });
+        }
         let meta = new_meta(shared, self.owner.clone(), spec.of_build(), Terms::default());
         admission::check_row(&meta)?;
         let template = shared.template_of(&meta.spec)?;
-        let origin = Origin::Template(None);
+        let origin = Origin::Build(Arc::clone(mounts));
         let creation = Creation { template, origin, secrets: Values::new(), claim: None };
         let new = NewSandbox::new(shared, Arc::clone(runtime), meta, creation);
         shared.admit(std::slice::from_ref(&new.handle))?;
         let handle = Arc::clone(&new.handle);
-        *self.rooms.current() = Some(Arc::clone(&handle));
+        *self.rooms.current() = Some((Arc::clone(&handle), Arc::clone(mounts)));
         new.make(shared).await?;
         Ok(handle)
     }
@@ -118,11 +136,16 @@ impl Builder<'_> {
         &self,
         handle: &Arc<Handle>,
         running: &Running,
+        mounts: &StepMounts,
         step: &Step,
     ) -> Result<(), Error> {
         let draft = ExecDraft {
             argv: running.argv.clone(),
-            env: running.env.iter().cloned().collect(),
+            env: running.env.iter().chain(&mounts.env).cloned().collect(),
+            stdin: match running.stdin {
+                Some(_) => StdinSource::Given,
+                None => StdinSource::None,
+            },
             cwd: Some(running.workdir.clone()),
             timeout: Some(limits::BUILD_STEP_MAX),
             on_disconnect: OnDisconnect::Kill,
@@ -134,14 +157,32 @@ impl Builder<'_> {
             tail.push(&data);
             self.events.output(stream, data)
         };
-        let end = command.await?.collect(take).await;
+        let command = command.await?;
+        let input = command.input.clone();
+        let feed = async {
+            if let Some(script) = &running.stdin
+                // It may end without reading everything.
+                && input.write(&Bytes::from(script.clone())).await.is_ok()
+            {
+                let _ = input.close().await;
+            }
+        };
+        let (end, ()) = tokio::join!(command.collect(take), feed);
         judge(&end, &tail, step)
     }
 
     /// Makes a layer of the sandbox's own files, and removes the sandbox.
-    async fn keep_room(&mut self, handle: &Arc<Handle>, built: &Built) -> Result<KeptLayer, Error> {
+    async fn keep_room(
+        &mut self,
+        handle: &Arc<Handle>,
+        mounts: &StepMounts,
+        built: &Built,
+    ) -> Result<KeptLayer, Error> {
         let (broker, images) = (self.broker, &self.broker.shared.images);
         handle.ask(&broker.shared, Verb::Stop, Command::Stop).await?;
+        if !mounts.is_empty() {
+            mounts.remove_targets(&broker.shared.storage.root(&handle.id).await?).await?;
+        }
         // There is no archive to derive a name from, and no two steps are the same.
         let id = id_of(&Digest::of(ImportId::random().as_str().as_bytes()));
         {

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use super::Cache;
 use super::cache;
 use super::copying::Copying;
+use super::mounts::Binds;
 use super::room::Rooms;
 use crate::Broker;
 use crate::error::Error;
@@ -63,7 +64,7 @@ pub struct Built {
 
 /// The effect of a step on the files.
 enum Work {
-    Run(Running),
+    Run(Running, Binds),
     Write(Copying),
 }
 
@@ -184,14 +185,16 @@ impl<'a> Builder<'a> {
                 }
                 return Ok(());
             }
-            Effect::Run(running) => Work::Run(running.clone()),
-            Effect::Copy(copied) => Work::Write(self.plan_copy(built, copied, step).await?),
+            Effect::Run(running) => {
+                Work::Run(running.clone(), self.plan_binds(running, step).await?)
+            }
+            Effect::Copy(copied) => Work::Write(self.plan_copy(&built.layers, copied, step).await?),
             Effect::Directory(directory) => {
                 Work::Write(self.plan_directory(built, directory, step).await?)
             }
         };
         let files = match &work {
-            Work::Run(_) => &[][..],
+            Work::Run(_, binds) => &binds.files(),
             Work::Write(copying) => &copying.files,
         };
         built.key = built.key.after(&effect, files);
@@ -212,7 +215,7 @@ impl<'a> Builder<'a> {
         }
         self.tell(stage, step.line, &step.written, Cache::PassedBy).await;
         match work {
-            Work::Run(running) => self.run(built, &running, step).await?,
+            Work::Run(running, binds) => self.run(built, &running, binds, step).await?,
             Work::Write(copying) => self.write(built, copying, step).await?,
         }
         cache::remember(&self.broker.shared, &self.owner, &built.key, &built.layers).await?;

@@ -46,7 +46,7 @@ pub struct UploadView {
     /// Size as uploaded.
     pub bytes: u64,
     /// RFC 3339. The archive is lost earlier if the daemon ends.
-    #[schema(value_type = String)]
+    #[schema(value_type = String, format = DateTime)]
     pub expires_at: Timestamp,
 }
 

@@ -20,14 +20,17 @@ pub struct Shown {
     #[serde(skip_serializing_if = "Option::is_none")]
     path_b64: Option<String>,
     kind: Kind,
-    /// Size in bytes. A sparse file occupies less of the disk.
+    /// A sparse file occupies less of the disk.
+    size_bytes: u64,
+    /// The same as `size_bytes`, under its former name.
+    #[schema(deprecated)]
     size: u64,
     /// Octal, such as `0644`.
     mode: String,
     uid: u32,
     gid: u32,
     /// RFC 3339.
-    #[schema(value_type = String)]
+    #[schema(value_type = String, format = DateTime)]
     modified_at: Timestamp,
     /// Target of a symbolic link.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,6 +82,7 @@ impl From<Entry> for Shown {
             path,
             path_b64,
             kind: entry.kind.into(),
+            size_bytes: entry.size,
             size: entry.size,
             mode: format!("{:04o}", entry.mode & 0o7777),
             uid: entry.uid,

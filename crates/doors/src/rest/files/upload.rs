@@ -3,8 +3,6 @@
 use std::future::Future;
 
 use axum::body::Body;
-use axum::http::HeaderMap;
-use axum::http::header::CONTENT_TYPE;
 use serde::de::DeserializeOwned;
 
 use crate::kit::Refusal;
@@ -28,17 +26,6 @@ pub async fn receive<T: DeserializeOwned>(
         read_away(body).await;
     }
     result
-}
-
-/// Refuses a form, which would become the file together with its boundaries.
-pub fn refuse_forms(headers: &HeaderMap) -> Result<(), Refusal> {
-    let given = headers.get(CONTENT_TYPE).map(|value| String::from_utf8_lossy(value.as_bytes()));
-    match given {
-        Some(given) if given.trim_start().to_ascii_lowercase().starts_with("multipart/") => {
-            Err(Refusal::NotRaw { given: given.into_owned() })
-        }
-        Some(_) | None => Ok(()),
-    }
 }
 
 async fn send(body: &mut Body, input: &ToolboxInput) -> Result<(), Refusal> {

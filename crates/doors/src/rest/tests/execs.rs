@@ -24,7 +24,8 @@ async fn an_exec_is_answered_with_its_output_and_its_end() {
     let body = json!({ "command": "echo out; echo err >&2; exit 3" });
     let mut answer = daemon.exec(&sandbox, body).await;
     let fields = answer.as_object_mut().expect("an object");
-    let id = fields.remove("exec_id").expect("an id");
+    let id = fields.remove("id").expect("an id");
+    assert_eq!(fields.remove("exec_id").as_ref(), Some(&id), "its former name");
     assert!(id.as_str().is_some_and(|id| id.parse::<sandkeep_core::ExecId>().is_ok()));
     assert!(fields.remove("duration_ms").is_some_and(|ms| ms.is_u64()));
     let expected = json!({

@@ -23,7 +23,7 @@ impl Reader {
                 ("chmod", Some(mode), _) => copy.mode = Some(self.read(mode)?),
                 // How it is stored is up to us in any case.
                 ("link", None | Some("true" | "false"), _) => {}
-                ("from", Some(name), Archives::Kept) => copy.from = self.origin(name)?,
+                ("from", Some(name), Archives::Kept) => copy.from = self.origin("COPY", name)?,
                 _ => return Err(no_flag(instruction, flag)),
             }
         }
@@ -63,10 +63,10 @@ impl Reader {
     }
 
     /// An earlier stage by name or number, otherwise an image.
-    fn origin(&self, name: &str) -> Result<Origin, Problem> {
+    pub(super) fn origin(&self, instruction: &'static str, name: &str) -> Result<Origin, Problem> {
         if name.contains('$') {
-            let what = "variables in --from".to_owned();
-            return Err(Problem::DoesNotTake { instruction: "COPY", what });
+            let what = "variables in the name of a stage or image".to_owned();
+            return Err(Problem::DoesNotTake { instruction, what });
         }
         // The last stage is the one that contains this line.
         let stages = &self.recipe.stages;

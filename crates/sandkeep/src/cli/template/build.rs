@@ -23,9 +23,12 @@ use sandkeep_core::api::BUILD_SAID_LAST;
 use sandkeep_core::{
     TemplateName,
     api::Template,
-    limits::{RECIPE_MAX_BYTES, STDIN_CHUNK_BYTES, UPLOAD_CHUNKS_MAX},
+    limits::{BUILD_SECRET_MAX_BYTES, RECIPE_MAX_BYTES, STDIN_CHUNK_BYTES, UPLOAD_CHUNKS_MAX},
 };
-use sandkeep_image::{copying::BUILD_FILE_APART, recipe::Ignore};
+use sandkeep_image::{
+    copying::{BUILD_FILE_APART, SECRET},
+    recipe::{Ignore, is_secret_id},
+};
 use sandkeep_tree::archive::{Attributes, Filter, Kept, TreeArchive, TreeOwner, Writer};
 
 const IGNORE_FILE: &str = ".dockerignore";
@@ -49,6 +52,9 @@ pub struct BuildArgs {
     /// Value for an ARG; repeatable
     #[arg(long = "build-arg", value_name = "NAME=VALUE", value_parser = pair)]
     arguments: Vec<(String, String)>,
+    /// File, or variable with env= in place of src=, that a RUN mounts as type=secret; repeatable
+    #[arg(long = "secret", value_name = "id=ID,src=FILE", value_parser = secret)]
+    secrets: Vec<SecretArg>,
     /// Stage to build [default: the last]
     #[arg(long, value_name = "STAGE")]
     target: Option<String>,
@@ -59,6 +65,73 @@ pub struct BuildArgs {
     place: TemplateOwner,
     #[command(flatten)]
     format: Format,
+}
+
+/// Where the value of a secret is.
+#[derive(Clone, Debug)]
+struct SecretArg {
+    id: String,
+    from: SecretFrom,
+}
+
+#[derive(Clone, Debug)]
+enum SecretFrom {
+    File(PathBuf),
+    Variable(String),
+}
+
+/// `id=ID,src=FILE` or `id=ID,env=NAME`, as for Docker; without either it is the variable ID, if there is one.
+fn secret(text: &str) -> Result<SecretArg, String> {
+    let (mut id, mut from, mut kind) = (None, None, None);
+    for part in text.split(',') {
+        match part.split_once('=') {
+            Some(("id", value)) if is_secret_id(value) => id = Some(value.to_owned()),
+            Some(("id", _)) => return Err("an id has letters, digits, - _ and .".to_owned()),
+            Some(("src" | "source", path)) if !path.is_empty() => {
+                from = Some(SecretFrom::File(path.into()));
+            }
+            Some(("env", name)) if !name.is_empty() => {
+                from = Some(SecretFrom::Variable(name.to_owned()));
+            }
+            Some(("type", value @ ("file" | "env"))) => kind = Some(value),
+            _ => return Err("expected id=ID,src=FILE or id=ID,env=NAME".to_owned()),
+        }
+    }
+    let id = id.ok_or("it needs an id: id=ID,src=FILE")?;
+    let from = match (from, kind) {
+        // Docker writes the variable as src, too, if the type says so.
+        (Some(SecretFrom::File(path)), Some("env")) => {
+            SecretFrom::Variable(path.to_string_lossy().into_owned())
+        }
+        (Some(from), _) => from,
+        (None, _) => SecretFrom::Variable(id.clone()),
+    };
+    Ok(SecretArg { id, from })
+}
+
+impl SecretArg {
+    fn value(&self) -> Result<Vec<u8>, Failure> {
+        let unreadable = |problem: String| Failure::Usage {
+            problem: format!("the secret {}: {problem}", self.id),
+        };
+        let value = match &self.from {
+            SecretFrom::File(path) => {
+                let open = std::fs::File::open(path);
+                let mut value = Vec::new();
+                let read = open
+                    .and_then(|file| file.take(BUILD_SECRET_MAX_BYTES + 1).read_to_end(&mut value));
+                read.map_err(|error| unreadable(format!("{}: {error}", path.display())))?;
+                value
+            }
+            SecretFrom::Variable(name) => std::env::var_os(name)
+                .map(std::os::unix::ffi::OsStringExt::into_vec)
+                .ok_or_else(|| unreadable(format!("there is no variable {name}")))?,
+        };
+        match value.len() as u64 > BUILD_SECRET_MAX_BYTES {
+            true => Err(unreadable(format!("it has more than {BUILD_SECRET_MAX_BYTES} bytes"))),
+            false => Ok(value),
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -106,7 +179,11 @@ pub async fn run(args: BuildArgs, client: &Client) -> Result<Exit, Failure> {
         let text = serde_json::to_string(&arguments).expect("a map of strings always encodes");
         query.push(("build_args", text));
     }
-    let body = archive(&args.context, directory, ignore, file)?;
+    let mut secrets = Vec::with_capacity(args.secrets.len());
+    for secret in &args.secrets {
+        secrets.push((format!("{SECRET}{}", secret.id), secret.value()?));
+    }
+    let body = archive(&args.context, directory, ignore, file, secrets)?;
     let path = format!("{}/build", path_of(&name));
     let response = client.post_upload(&path, &query, body).await?;
     follow(Lines::of(client, response), client, args.format).await
@@ -172,10 +249,15 @@ fn archive(
     directory: OwnedFd,
     ignore: Ignore,
     file: BuildFile,
+    secrets: Vec<(String, Vec<u8>)>,
 ) -> Result<Body, Failure> {
     let (context, needed) = (context.to_owned(), file.name.clone());
     let filter: Filter = Box::new(move |path| {
         let path = String::from_utf8_lossy(path);
+        // Only --secret makes a secret.
+        if path.starts_with(SECRET) {
+            return Kept::No;
+        }
         let is_needed = *path == needed
             || needed.starts_with(&format!("{path}/"))
             || path.ends_with(IGNORE_FILE);
@@ -188,17 +270,13 @@ fn archive(
     });
     let files = TreeArchive::new(directory, TreeOwner::All { uid: 0, gid: 0 }, filter);
     let files = files.map_err(Failure::system("read the directory"))?;
-    let first = match file.apart {
-        None => Vec::new(),
-        Some(bytes) => {
-            let attributes = Attributes { mode: 0o644, ..Attributes::default() };
-            let mut writer = Writer::new(Vec::new());
-            let written =
-                writer.file(file.name.as_bytes(), bytes.len() as u64, &attributes, &bytes[..]);
-            written.expect("memory can be written to");
-            writer.into_inner()
-        }
-    };
+    let mut first = Writer::new(Vec::new());
+    for (name, bytes) in file.apart.map(|bytes| (file.name, bytes)).into_iter().chain(secrets) {
+        let attributes = Attributes { mode: 0o644, ..Attributes::default() };
+        let written = first.file(name.as_bytes(), bytes.len() as u64, &attributes, &bytes[..]);
+        written.expect("memory can be written to");
+    }
+    let first = first.into_inner();
     let (pieces, taken) = mpsc::channel(UPLOAD_CHUNKS_MAX);
     // Reading files blocks, and the pieces wait until they are sent.
     tokio::task::spawn_blocking(move || send(std::io::Cursor::new(first).chain(files), &pieces));
@@ -278,11 +356,13 @@ mod tests {
     #[tokio::test]
     async fn what_is_sent_leaves_out_what_is_ignored_but_not_the_build_file() {
         let dir = tempfile::tempdir().expect("a directory");
+        let stray = format!("{SECRET}stray");
         std::fs::create_dir(dir.path().join("deep")).expect("a directory");
         for (name, text) in [
             ("Dockerfile", "FROM x"),
             (IGNORE_FILE, "*\n!deep/kept"),
             ("secret", "s"),
+            (stray.as_str(), "s"),
             ("deep/kept", "k"),
             ("deep/secret", "s"),
         ] {
@@ -291,13 +371,32 @@ mod tests {
         let file = BuildFile { name: "Dockerfile".to_owned(), apart: None };
         let ignore = ignore(dir.path(), &file).expect("a list");
         let opened = open(dir.path()).expect("a directory");
-        let body = archive(dir.path(), opened, ignore, file).expect("an archive");
+        let secrets = vec![(format!("{SECRET}token"), b"s".to_vec())];
+        let body = archive(dir.path(), opened, ignore, file, secrets).expect("an archive");
         let bytes = http_body_util::BodyExt::collect(body).await.expect("bytes").to_bytes();
         let mut entries = sandkeep_tree::archive::Entries::new(&bytes[..]);
         let mut paths = Vec::new();
         while let Some(entry) = entries.next().expect("an entry") {
             paths.push(String::from_utf8(entry.path).expect("text"));
         }
-        assert_eq!(paths, ["./", IGNORE_FILE, "Dockerfile", "deep/", "deep/kept"]);
+        let given = format!("{SECRET}token");
+        assert_eq!(paths, [given.as_str(), "./", IGNORE_FILE, "Dockerfile", "deep/", "deep/kept"]);
+    }
+
+    #[test]
+    fn a_secret_is_a_file_or_a_variable() {
+        for (text, id, from) in [
+            ("id=a,src=/f", "a", "File(\"/f\")"),
+            ("type=file,id=a,source=/f", "a", "File(\"/f\")"),
+            ("id=a,env=NAME", "a", "Variable(\"NAME\")"),
+            ("type=env,id=a,src=NAME", "a", "Variable(\"NAME\")"),
+            ("id=TOKEN", "TOKEN", "Variable(\"TOKEN\")"),
+        ] {
+            let secret = secret(text).expect(text);
+            assert_eq!((secret.id.as_str(), format!("{:?}", secret.from).as_str()), (id, from));
+        }
+        for text in ["", "a", "src=/f", "id=", "id=a/b", "id=a,src=", "id=a,mode=1"] {
+            assert!(secret(text).is_err(), "{text}");
+        }
     }
 }

@@ -13,15 +13,17 @@ use crate::templates::images;
 const FILE: &str = "\
 FROM base
 COPY note /note
-RUN cat /note > /copy
+RUN --mount=type=cache,target=/c,id=ID cat /note > /copy
 ";
 
-const POINTS: [&str; 11] = [
+const POINTS: [&str; 13] = [
     "build.after_intent",
     "build.after_context",
     "build.after_archive",
     "build.after_row",
     "build.after_step",
+    "build.after_cache_row",
+    "build.after_cache_volume",
     "build.after_sandbox",
     "build.after_run",
     "build.after_layer",
@@ -58,7 +60,9 @@ fn survives(storage: &str) {
     for (index, point) in POINTS.into_iter().enumerate() {
         eprintln!("killing at {point} on {storage}");
         let note = format!("note {index}\n");
-        let context = context(&[("Dockerfile", FILE), ("note", note.as_str())]);
+        // A cache that is there already would not be made.
+        let file = FILE.replace("ID", point);
+        let context = context(&[("Dockerfile", file.as_str()), ("note", note.as_str())]);
         dies_at(&mut daemon, storage, point, |daemon| {
             let ran = build(daemon, context.path(), &["-t", "subject"]);
             assert_ne!(ran.code, 0, "{point}: {ran:?}");
