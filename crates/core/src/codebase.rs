@@ -139,6 +139,17 @@ pub enum CodebaseMode {
     Copy,
 }
 
+/// How servers serve codebases whose rules mounts cannot keep.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CodebaseServing {
+    /// The page cache for the first sandbox on a codebase, passthrough for those that come to it.
+    #[default]
+    Auto,
+    Fuse,
+    Passthrough,
+}
+
 /// The codebase of a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CodebaseMount {

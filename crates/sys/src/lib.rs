@@ -1,6 +1,7 @@
 //! The kernel interface: namespaces, mounts, cgroups, filters, and the launcher that combines them. The only place for
 //! `unsafe` outside of the guest.
 
+pub mod board;
 pub mod btrfs;
 pub mod capability;
 pub mod cgroup;

@@ -38,3 +38,10 @@ pub const RULEFS_TAKEOVERS_MAX: u32 = 5;
 pub const RULEFS_SETTLED: Duration = Duration::from_secs(1);
 /// The journal of known files is rewritten when it is larger than this and twice what it has to say.
 pub const RULEFS_JOURNAL_MIN_BYTES: u64 = 1024 * 1024;
+
+/// What a board keeps for readers at least; at most about three times as much. See `sys::board`.
+pub const BOARD_KEPT_BYTES: u64 = 1024 * 1024;
+/// One record: a name of 255 bytes and some numbers.
+pub const BOARD_RECORD_MAX_BYTES: usize = 512;
+/// Files that other servers of a tree have open for writing. With more, the kernel asks about every name and file.
+pub const RULEFS_WRITTEN_MAX: usize = 16_384;

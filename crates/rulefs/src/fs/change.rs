@@ -6,7 +6,8 @@ use super::{Filesystem, Locked, key};
 use crate::control::{Effect, Mode, Replaced, WireRules};
 use crate::journal::Record;
 use crate::notices::Notice;
-use crate::table::{Judged, Kind};
+use crate::peers::Told;
+use crate::table::{FileId, Judged, Kind};
 use crate::wire::ROOT;
 
 /// What the kernel must be told, by the caller and without the lock.
@@ -51,6 +52,61 @@ impl Filesystem {
         Changed { notices, replaced }
     }
 
+    /// What another server of this tree tells. The caller tells the kernel.
+    pub fn hear(&self, from: u32, told: Told) -> Vec<Notice> {
+        let mut locked = self.lock();
+        match told {
+            Told::Name { dir, name } => {
+                let dirs = locked.table.nodes_of(dir).iter();
+                let of_dir = |dir: &u64| {
+                    [Notice::Name { dir: *dir, name: name.clone() }, Notice::Contents(*dir)]
+                };
+                dirs.flat_map(of_dir).collect()
+            }
+            Told::File(file) => locked.contents_of(file),
+            Told::Part(file) => {
+                let notices = locked.contents_of(file);
+                locked.table.part(file);
+                notices
+            }
+            Told::Writing(file) => {
+                locked.written.add(file, from);
+                locked.contents_of(file)
+            }
+            Told::Written(file) => {
+                locked.written.remove(file, from);
+                locked.contents_of(file)
+            }
+            Told::Joined => {
+                self.tell_what_is_written(&locked);
+                Vec::new()
+            }
+            Told::Again => {
+                locked.written.forget(from);
+                drop(locked);
+                self.tell_everything();
+                Vec::new()
+            }
+            Told::Left(member) => {
+                let files = locked.written.forget(member);
+                files.into_iter().flat_map(|file| locked.contents_of(file)).collect()
+            }
+        }
+    }
+
+    /// The files that programs have open for writing, which the kernel does without a message.
+    pub fn tell_what_is_written(&self, locked: &Locked) {
+        let written = locked.backings.iter().filter(|(_, backed)| backed.writers > 0);
+        let nodes = written.filter_map(|(id, _)| locked.table.get(*id).ok());
+        nodes.for_each(|node| self.peers.tell(&Told::Writing(node.key.file())));
+    }
+
+    /// Messages of others are lost: the caller has them tell again what they are writing.
+    pub fn has_missed_something(&self) {
+        self.lock().written.clear();
+        self.tell_everything();
+    }
+
     /// Has the kernel look at everything again.
     pub fn tell_everything(&self) {
         let ids: Vec<u64> = self.lock().table.ids().map(|(id, _)| id).collect();
@@ -87,6 +143,10 @@ impl Filesystem {
 }
 
 impl Locked {
+    fn contents_of(&self, file: FileId) -> Vec<Notice> {
+        self.table.nodes_of(file).iter().map(|id| Notice::Contents(*id)).collect()
+    }
+
     /// The node that the kernel has for a name: the one of what is there now, or was there until now.
     fn known(&mut self, dir: u64, name: &[u8]) -> Option<u64> {
         if let Ok(stat) = self.stat_name(dir, name) {
