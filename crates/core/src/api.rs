@@ -20,7 +20,7 @@ use utoipa::ToSchema;
 
 pub use codebase::{
     CheckRules, CheckedPath, CheckedRules, Codebase, CodebaseSize, CodebaseState, Codebases,
-    CreateCodebase, DiffCodebase, MountedCodebase, ReplaceRules, RulesEffect, SandboxRules,
+    CreateCodebase, DiffCodebase, MountedCodebase, ReplaceRules, Revoke, RulesEffect, SandboxRules,
     ServedBy,
 };
 pub use event::{

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sandkeep_core::limits;
-use sandkeep_core::rules::Rules;
+use sandkeep_core::rules::{Permission, Rules};
 use sandkeep_sys::board::Board;
 use sandkeep_sys::{fuse, mount, pidfd, reactor, socket};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
@@ -161,6 +161,11 @@ impl Server {
         pidfd::has_ended(&self.pidfd)
     }
 
+    /// The number of its connection, which is that of the mount's device.
+    pub fn connection(&self) -> u32 {
+        self.connection
+    }
+
     /// Its number on the board of its tree.
     pub fn member(&self) -> u32 {
         self.keeper
@@ -189,6 +194,16 @@ impl Server {
         let (dir, name) = (dir.as_os_str().as_bytes().to_vec(), name.as_bytes().to_vec());
         match self.request(&Request::Invalidate { dir, name }).await? {
             Answer::Done => Ok(()),
+            _ => Err(out_of_step()),
+        }
+    }
+
+    /// What files that the kernel knows allow, by their inodes.
+    pub async fn permissions(&self, inodes: &[u64]) -> Result<Vec<Permission>, RulefsError> {
+        match self.request(&Request::Permissions(inodes.to_vec())).await? {
+            Answer::Permissions(permissions) if permissions.len() == inodes.len() => {
+                Ok(permissions)
+            }
             _ => Err(out_of_step()),
         }
     }

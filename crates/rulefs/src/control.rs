@@ -116,6 +116,8 @@ pub enum Request {
     Stop,
     /// Answered with the board of the tree.
     Join,
+    /// The permissions of files that the kernel knows, by their inodes.
+    Permissions(Vec<u64>),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -126,6 +128,7 @@ pub enum Answer {
     Refusals(Refusals),
     Failed { problem: String },
     Joined { mode: Mode },
+    Permissions(Vec<Permission>),
 }
 
 /// Where new rules apply.

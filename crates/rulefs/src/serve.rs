@@ -111,6 +111,7 @@ impl Control {
             }
             Request::Stats => Told::Stats(self.stats()),
             Request::Refusals => Told::Refusals(self.fs.lock().take_refusals()),
+            Request::Permissions(inodes) => Told::Permissions(self.fs.lock().permissions(&inodes)),
             Request::Stop | Request::Join => Told::Done,
         }
     }

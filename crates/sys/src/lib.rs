@@ -12,6 +12,7 @@ pub mod egress;
 pub mod enclosure;
 pub mod fork;
 pub mod fuse;
+pub mod holders;
 pub mod jail;
 pub mod landlock;
 pub mod launcher;

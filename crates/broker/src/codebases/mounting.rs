@@ -9,13 +9,14 @@ use std::sync::Arc;
 use rustix::fs::OFlags;
 
 use super::serving::{self, Asks, Decided};
-use super::tree_of;
+use super::{revoke, tree_of};
 use crate::Broker;
 use crate::error::Error;
 use crate::lifecycle::amend::{Amendment, Restart};
 use crate::shared::Shared;
 use sandkeep_core::api::{
-    CheckRules, CheckedPath, CheckedRules, RulesEffect, SandboxRules, ServedBy,
+    CheckRules, CheckedPath, CheckedRules, ReplaceRules, Revoke, RulesEffect, SandboxRules,
+    ServedBy,
 };
 use sandkeep_core::rules::{Plain, PlainAccess, RulePreset, Rules, RulesDraft};
 use sandkeep_core::{
@@ -214,23 +215,29 @@ impl Broker {
             Some(ServedBy::Bind) | None => RulesEffect::NextStart,
         };
         let served = served.unwrap_or_else(|| served_alone(&meta.terms));
-        Ok(SandboxRules { rules, served, effect })
+        Ok(SandboxRules { rules, served, effect, killed: None })
     }
 
     /// Replaces the rules of a sandbox: while it runs if a server keeps them, else only if it is stopped.
+    /// `revoke` also ends processes that hold what they forbid.
     pub async fn replace_rules(
         &self,
         who: &Principal,
         id: &SandboxId,
-        rules: RulesDraft,
+        request: ReplaceRules,
     ) -> Result<SandboxRules, Error> {
+        let ReplaceRules { rules, revoke } = request;
         self.sandbox_rules(who, id)?;
         kept(Some(&rules))?;
         let patch = TermsPatch::default();
         let amendment = Amendment { patch, restart: Restart::No, rules: Some(rules) };
         let handle = self.shared.find(who, id)?;
         self.ask_to_amend(&handle, amendment).await?;
-        self.sandbox_rules(who, id)
+        let killed = match revoke {
+            Some(Revoke::Kill) => Some(revoke::kill_holders(&self.shared, id).await?),
+            None => None,
+        };
+        Ok(SandboxRules { killed, ..self.sandbox_rules(who, id)? })
     }
 
     /// What the rules of a sandbox, or those of the request, say of some paths.

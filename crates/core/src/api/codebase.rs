@@ -111,6 +111,17 @@ pub struct SandboxRules {
     pub served: ServedBy,
     /// When rules apply that replace these.
     pub effect: RulesEffect,
+    /// How many processes `revoke` has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub killed: Option<u64>,
+}
+
+/// What happens to files that are open and that new rules forbid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Revoke {
+    /// The processes that have them open or mapped are ended.
+    Kill,
 }
 
 /// When new rules apply.
@@ -129,6 +140,9 @@ pub enum RulesEffect {
 #[serde(deny_unknown_fields)]
 pub struct ReplaceRules {
     pub rules: RulesDraft,
+    /// Default: open files stay open where rules apply from the next open on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoke: Option<Revoke>,
 }
 
 /// Paths to be judged by rules.

@@ -45,3 +45,7 @@ pub const BOARD_KEPT_BYTES: u64 = 1024 * 1024;
 pub const BOARD_RECORD_MAX_BYTES: usize = 512;
 /// Files that other servers of a tree have open for writing. With more, the kernel asks about every name and file.
 pub const RULEFS_WRITTEN_MAX: usize = 16_384;
+/// How many files one request to a server asks about.
+pub const RULEFS_INODES_MAX: usize = 4_096;
+/// How often processes are looked for that hold what new rules forbid.
+pub const REVOKE_ROUNDS_MAX: usize = 16;

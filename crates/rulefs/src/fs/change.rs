@@ -1,6 +1,6 @@
 //! Changes from outside: new rules, and files that somebody else has changed.
 
-use sandkeep_core::rules::Rules;
+use sandkeep_core::rules::{Permission, Rules};
 
 use super::{Filesystem, Locked, key};
 use crate::control::{Effect, Mode, Replaced, WireRules};
@@ -143,6 +143,22 @@ impl Filesystem {
 }
 
 impl Locked {
+    /// What each file allows under the name that allows most. One that is not known is allowed nothing, and a
+    /// directory is judged with every request.
+    pub fn permissions(&self, inodes: &[u64]) -> Vec<Permission> {
+        let device = self.table.get(ROOT).map(|root| root.key.device).unwrap_or_default();
+        let allowed = |id: &u64| match self.table.get(*id) {
+            Ok(node) if matches!(node.kind, Kind::Directory(_)) => Permission::Write,
+            Ok(node) => node.key.permission,
+            Err(_) => Permission::None,
+        };
+        let of_inode = |inode: &u64| {
+            let nodes = self.table.nodes_of((device, *inode)).iter();
+            nodes.map(allowed).max().unwrap_or(Permission::None)
+        };
+        inodes.iter().map(of_inode).collect()
+    }
+
     fn contents_of(&self, file: FileId) -> Vec<Notice> {
         self.table.nodes_of(file).iter().map(|id| Notice::Contents(*id)).collect()
     }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::rules::no_server;
-use super::{make, read, write};
+use super::{call, make, read, write};
 use crate::skip_if;
 use crate::support::{Daemon, Patience, Setup, until};
 
@@ -203,4 +203,46 @@ fn the_end_of_one_is_not_that_of_the_others() {
         daemon.destroy(sandbox);
     }
     daemon.assert_no_leaks();
+}
+
+#[test]
+fn processes_that_hold_what_new_rules_forbid_are_ended() {
+    skip_if!(no_server());
+    for serving in ["fuse", "passthrough"] {
+        let setup = Setup::default().env("SANDKEEP_CODEBASE_SERVING", serving);
+        let daemon = Daemon::start_with(&setup);
+        make(&daemon, "code");
+        for path in ["secret", "log", "other"] {
+            write(&daemon, "code", path, path);
+        }
+        let sandbox = with_rules(&daemon, &json!("development"));
+        let beside = with_rules(&daemon, &json!("development"));
+        let hold = "hold() { sh -c \"echo \\$\\$ > /tmp/$1; exec sleep 1000 $2\" >/dev/null 2>&1 & }; \
+                    hold reads-secret '3<secret'; hold reads-log '3<log'; hold writes-log '3>>log'; \
+                    hold other '3<other'";
+        for sandbox in [&sandbox, &beside] {
+            daemon.sh(sandbox, hold).ok();
+        }
+        let alive = "for name in reads-secret reads-log writes-log other; do \
+                     kill -0 $(cat /tmp/$name) 2>/dev/null && echo $name; done; true";
+        says(&daemon, &sandbox, alive, "reads-secret\nreads-log\nwrites-log\nother");
+        let stricter = json!([
+            { "pattern": "**/*", "permission": "read" },
+            { "pattern": "secret", "permission": "none", "priority": 1 },
+        ]);
+        let rules = format!("/api/v1/sandboxes/{sandbox}/rules");
+        let kept = daemon.expect(200, "PUT", &rules, &json!({ "rules": stricter }));
+        assert_eq!(kept["killed"], Value::Null);
+        says(&daemon, &sandbox, alive, "reads-secret\nreads-log\nwrites-log\nother");
+        let request = json!({ "rules": stricter, "revoke": "kill" });
+        let kept = daemon.expect(200, "PUT", &rules, &request);
+        assert_eq!(kept["killed"], 2, "{kept}");
+        assert_eq!(daemon.sh(&sandbox, alive).ok(), "reads-log\nother");
+        // The same files of another sandbox are another's.
+        says(&daemon, &beside, alive, "reads-secret\nreads-log\nwrites-log\nother");
+        let said = call(&daemon, &["codebase", "rules", &sandbox, "--set", "view-only", "--kill"]);
+        assert!(said.stdout.contains("killed       2"), "{said:?}");
+        assert_eq!(daemon.sh(&sandbox, alive).ok(), "");
+        daemon.expect(400, "PUT", &rules, &json!({ "rules": stricter, "revoke": "politely" }));
+    }
 }
