@@ -26,6 +26,12 @@ pub enum Told {
         dir: FileId,
         name: Vec<u8>,
     },
+    /// A file or directory has this name now, so that those who have it open find it.
+    Found {
+        file: FileId,
+        dir: FileId,
+        name: Vec<u8>,
+    },
     /// The contents or attributes of a file or directory are different.
     File(FileId),
     /// The last name of a file is gone; its number may be used again.

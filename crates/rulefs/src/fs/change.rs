@@ -63,6 +63,10 @@ impl Filesystem {
                 };
                 dirs.flat_map(of_dir).collect()
             }
+            Told::Found { file, dir, name } => {
+                locked.found(file, dir, &name);
+                Vec::new()
+            }
             Told::File(file) => locked.contents_of(file),
             Told::Part(file) => {
                 let notices = locked.contents_of(file);
@@ -143,6 +147,23 @@ impl Filesystem {
 }
 
 impl Locked {
+    /// Adds a name to the nodes that the rules treat there as they do where they were. Other nodes have lost theirs.
+    fn found(&mut self, file: FileId, dir: FileId, name: &[u8]) {
+        for dir in self.table.nodes_of(dir).to_vec() {
+            let Ok(place) = self.place(dir, name) else { continue };
+            for id in self.table.nodes_of(file).to_vec() {
+                let Ok(node) = self.table.get(id) else { continue };
+                let is_alike = match &node.kind {
+                    Kind::Directory(state) => **state == place.state,
+                    Kind::File | Kind::Symlink | Kind::Special => true,
+                };
+                if is_alike && node.key.permission == place.permission {
+                    self.table.add_name(id, dir, name);
+                }
+            }
+        }
+    }
+
     /// What each file allows under the name that allows most. One that is not known is allowed nothing, and a
     /// directory is judged with every request.
     pub fn permissions(&self, inodes: &[u64]) -> Vec<Permission> {

@@ -85,6 +85,10 @@ impl Filesystem {
             locked.move_name(&moved, &from, Some(&to));
             self.renamed(&locked, &from);
             self.renamed(&locked, &to);
+            self.found_at(&locked, &moved, &to);
+            if let Some(stat) = replaced.as_ref().filter(|_| exchanges) {
+                self.found_at(&locked, stat, &from);
+            }
         }
         Ok(done())
     }
@@ -110,6 +114,13 @@ impl Filesystem {
         let twins = locked.table.nodes_of(file).iter();
         twins.filter(|twin| Some(**twin) != written).for_each(|twin| self.notices.add(*twin));
         self.peers.tell(&Told::File(file));
+    }
+
+    /// Where a file is now that was moved.
+    fn found_at(&self, locked: &Locked, stat: &Stat, place: &Place<'_>) {
+        let Ok(dir) = locked.table.get(place.dir) else { return };
+        let (file, dir) = (key(stat, Permission::Write).file(), dir.key.file());
+        self.peers.tell(&Told::Found { file, dir, name: place.name.to_vec() });
     }
 
     /// The same for a file that has lost this name.

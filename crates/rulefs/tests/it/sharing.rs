@@ -19,6 +19,7 @@ tests!(sharing:
     attributes_that_one_changes_the_other_shows,
     a_mapping_shows_what_the_other_has_written,
     a_removed_file_stays_what_it_was_for_those_who_have_it_open,
+    a_file_that_was_moved_is_still_open_elsewhere,
     each_mount_keeps_its_own_rules,
     what_a_killed_server_missed_is_made_up_for,
     a_file_that_was_open_before_the_other_came_is_not_trusted,
@@ -206,6 +207,28 @@ fn a_removed_file_stays_what_it_was_for_those_who_have_it_open() {
         fs::remove_dir(one.at("dir")).unwrap();
         fs::write(one.at("dir"), "a file now").unwrap();
         wait_until("a file", || fs::read(two.at("dir")).is_ok_and(|read| read == b"a file now"));
+    });
+}
+
+fn a_file_that_was_moved_is_still_open_elsewhere() {
+    on_two(&["log", "d/e/x"], |one, two| {
+        let log = File::open(two.at("log")).unwrap();
+        let dir = crate::ground::directory(&two.at("d/e"));
+        fs::rename(one.at("log"), one.at("log.1")).unwrap();
+        fs::write(one.at("log"), "another").unwrap();
+        fs::rename(one.at("d"), one.at("f")).unwrap();
+        wait_until("the new names", || two.at("log.1").exists() && two.at("f").exists());
+        // The next server has nothing open, and knows names alone.
+        kill_server(two);
+        let mut bytes = [0; 3];
+        log.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(&bytes, b"log");
+        assert_eq!(log.metadata().unwrap().len(), 3);
+        let flags = rustix::fs::OFlags::RDONLY;
+        let below = rustix::fs::openat(&dir, "x", flags, rustix::fs::Mode::empty()).unwrap();
+        let mut read = String::new();
+        std::io::Read::read_to_string(&mut File::from(below), &mut read).unwrap();
+        assert_eq!(read, "d/e/x");
     });
 }
 
