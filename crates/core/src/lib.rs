@@ -40,6 +40,7 @@ mod spec;
 mod state;
 mod template_name;
 mod terms;
+mod text;
 mod trace;
 
 pub use caller_id::{IdempotencyKey, InvalidCallerId, ToolCallId};
