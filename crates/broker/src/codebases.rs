@@ -17,6 +17,7 @@ mod content;
 mod files;
 mod jail;
 mod mounting;
+mod refusals;
 mod revoke;
 mod row;
 mod serving;

@@ -23,11 +23,12 @@ use rustix::fs::{CWD, Mode as FileMode, OFlags, openat};
 use tokio::io::Interest;
 use tracing::{debug, warn};
 
+use super::refusals;
 use crate::error::Error;
 use crate::shared::Shared;
 use members::{Members, Way};
 use sandkeep_core::rules::Rules;
-use sandkeep_core::{CodebaseMount, SandboxId};
+use sandkeep_core::{CodebaseMount, SandboxId, limits};
 use sandkeep_rulefs::{Ids, Mode, RulefsError, Server, Start};
 use sandkeep_runtime::Runtime;
 use sandkeep_sys::board::Board;
@@ -207,6 +208,7 @@ pub(crate) async fn end(shared: &Arc<Shared>, id: &SandboxId) -> Result<(), Erro
     }
     let way = shared.codebases.serving.members().remove(id);
     if let Some(Way::Served(served)) = way {
+        refusals::emit(shared, id, &served).await;
         let stopped = served.server.stop().await;
         // The others need not ask any more about what it had open.
         sandkeep_rulefs::left(&served.board, served.server.member());
@@ -235,9 +237,14 @@ fn watch(shared: &Arc<Shared>, id: &SandboxId, codebase: &CodebaseMount, served:
         let watched = served.server.pidfd().try_clone_to_owned();
         let watched = watched.and_then(|pidfd| reactor::watch(pidfd, Interest::READABLE));
         let Ok(watched) = watched else { return };
-        tokio::select! {
-            () = shared.closing.cancelled() => return,
-            _ = watched.readable() => {}
+        loop {
+            tokio::select! {
+                () = shared.closing.cancelled() => return,
+                _ = watched.readable() => break,
+                () = tokio::time::sleep(limits::REFUSALS_INTERVAL) => {
+                    refusals::emit(&shared, &id, &served).await;
+                }
+            }
         }
         // Whoever stops it has taken it out before.
         if !shared.codebases.serving.forget(&id, &served) {

@@ -49,3 +49,7 @@ pub const RULEFS_WRITTEN_MAX: usize = 16_384;
 pub const RULEFS_INODES_MAX: usize = 4_096;
 /// How often processes are looked for that hold what new rules forbid.
 pub const REVOKE_ROUNDS_MAX: usize = 16;
+/// How often a server is asked what it has refused, how long it may take to answer, and how many events may follow.
+pub const REFUSALS_INTERVAL: Duration = Duration::from_secs(2);
+pub const REFUSALS_ANSWER: Duration = Duration::from_secs(1);
+pub const REFUSAL_EVENTS_MAX: usize = 8;

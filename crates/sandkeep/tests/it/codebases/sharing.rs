@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use sandkeep_core::event::EventKind;
+
 use super::rules::no_server;
 use super::{call, make, read, write};
 use crate::skip_if;
@@ -49,17 +51,17 @@ fn sandboxes_with_different_rules_work_on_one_codebase_at_once() {
     assert_eq!(served(&daemon, &four), "bind");
     let all = [&one, &two, &three, &four];
     for sandbox in all {
-        daemon.sh(sandbox, "cat src/a; ls -A src; ls src/new 2>/dev/null").ok();
+        daemon.sh(sandbox, "cat src/a; ls -A src; ls src/new 2>/dev/null; true").ok();
     }
     daemon.sh(&one, "echo changed > src/a; echo n > src/new").ok();
     for sandbox in all {
-        says(&daemon, sandbox, "cat src/a src/new 2>/dev/null", "changed\nn");
+        says(&daemon, sandbox, "cat src/a src/new 2>/dev/null; true", "changed\nn");
     }
     assert_eq!(read(&daemon, "code", "src/new").as_deref(), Ok("n\n"));
     daemon.sh(&two, "echo fine > report/second").ok();
     daemon.sh(&three, "rm report/first; mv src/new src/old").ok();
     for sandbox in all {
-        says(&daemon, sandbox, "cat report/second; ls report; ls src", "fine\nsecond\na\nold");
+        says(&daemon, sandbox, "(cat report/second; ls report; ls src) 2>/dev/null; true", "fine\nsecond\na\nold");
     }
     // What the API changes is seen at once, and everybody's own rules still hold.
     write(&daemon, "code", "src/by-api", "api");
@@ -100,9 +102,9 @@ fn a_log_that_one_keeps_open_is_read_by_the_others_as_it_grows() {
                       while [ ! -e stop ]; do sleep 0.02; done";
         let going = format!("({script}) >/dev/null 2>&1 &");
         daemon.sh(&writer, &going).ok();
-        says(&daemon, &reader, "cat log; stat -c %s log", "one\n4");
+        says(&daemon, &reader, "cat log; stat -c %s log; true", "one\n4");
         write(&daemon, "code", "go", "");
-        says(&daemon, &reader, "cat log; stat -c %s log", "one\ntwo\n8");
+        says(&daemon, &reader, "cat log; stat -c %s log; true", "one\ntwo\n8");
         write(&daemon, "code", "stop", "");
     }
 }
@@ -139,7 +141,7 @@ fn servers_go_on_telling_each_other_without_a_daemon_and_after_it() {
     write(&daemon, "code", "a", "a");
     let one = with_rules(&daemon, &json!("development"));
     let two = with_rules(&daemon, &json!("development"));
-    says(&daemon, &two, "cat a; cat from-one 2>/dev/null", "a");
+    says(&daemon, &two, "cat a; cat ping 2>/dev/null; true", "a");
     // Each waits for what the other writes, daemon or no daemon.
     for (sandbox, own, other) in [(&one, "ping", "pong"), (&two, "pong", "ping")] {
         let script = format!(
@@ -190,7 +192,7 @@ fn the_end_of_one_is_not_that_of_the_others() {
     says(&daemon, &three, "cat a", "b");
     // A fork has the codebase, too, and runs beside the first.
     let forked = daemon.expect(201, "POST", &format!("/api/v1/sandboxes/{one}/fork"), &json!({}));
-    let forked = forked["id"].as_str().expect("an id").to_owned();
+    let forked = forked["sandboxes"][0]["id"].as_str().expect("an id").to_owned();
     daemon.sh(&forked, "echo forked > a").ok();
     for sandbox in [&one, &three] {
         says(&daemon, sandbox, "cat a", "forked");
@@ -203,6 +205,38 @@ fn the_end_of_one_is_not_that_of_the_others() {
         daemon.destroy(sandbox);
     }
     daemon.assert_no_leaks();
+}
+
+#[test]
+fn what_rules_refuse_inside_is_an_event() {
+    skip_if!(no_server());
+    let daemon = Daemon::start();
+    let code = make(&daemon, "code");
+    write(&daemon, "code", "src/a", "a");
+    let sandbox = with_rules(&daemon, &json!("agent-safe"));
+    let tried =
+        "for n in 1 2 3; do (echo x > src/new) 2>/dev/null; done; rm -f src/a 2>/dev/null; true";
+    daemon.sh(&sandbox, tried).ok();
+    let found = |wanted: &str, done: &str| {
+        crate::events::all(&daemon).iter().any(|event| match &event.kind {
+            EventKind::CodebaseRefused { codebase, path, action, rule, count } => {
+                codebase.as_str() == code
+                    && path == wanted
+                    && action.as_deref() == Some(done)
+                    && rule.as_ref().is_some_and(|rule| rule.contains("**/*"))
+                    && *count > 0
+                    && event.subject.sandbox.as_ref().is_some_and(|id| id.as_str() == sandbox)
+            }
+            _ => false,
+        })
+    };
+    until("the refusals are told", Patience::Short, || {
+        found("src/new", "create") && found("src/a", "remove")
+    });
+    // Those of the last moment, too.
+    daemon.sh(&sandbox, "mkdir src/late 2>/dev/null; true").ok();
+    daemon.verb(&sandbox, "stop");
+    until("the last refusal is told", Patience::Short, || found("src/late", "create"));
 }
 
 #[test]
