@@ -17,6 +17,8 @@ mod content;
 mod files;
 mod jail;
 mod mounting;
+mod refusals;
+mod revoke;
 mod row;
 mod serving;
 
@@ -42,7 +44,7 @@ use sandkeep_storage::{Base, Quota};
 use sandkeep_store::{SqliteStore, StoreError};
 use sandkeep_tree::{Ids, Root};
 
-pub(crate) use mounting::{adopt, is_served, mounts, replace_served, wanted};
+pub(crate) use mounting::{adopt, is_served, mounts, replace_served, served_alone, wanted};
 pub(crate) use serving::end as end_server;
 
 /// The part of a volume that is the codebase.

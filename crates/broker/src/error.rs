@@ -102,7 +102,9 @@ pub enum Error {
     CodebaseBusy { name: CodebaseName, doing: &'static str },
 
     /// One of two sandboxes would not see what the other changes.
-    #[error("codebase {name} is in use by {holder}, and only one of both can have it")]
+    #[error(
+        "{holder} writes to codebase {name} without a server, which a server with passthrough alone could see; there can be none here"
+    )]
     CodebaseExclusive { name: CodebaseName, holder: SandboxId },
 
     #[error("{problem}")]

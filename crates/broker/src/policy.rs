@@ -18,7 +18,8 @@ use std::time::Duration;
 use crate::error::Error;
 use sandkeep_core::network::Network;
 use sandkeep_core::{
-    NamesOnly, OnTimeout, Privilege, ResourcesDraft, SnapshotName, SpecDraft, Timeouts, limits,
+    CodebaseServing, NamesOnly, OnTimeout, Privilege, ResourcesDraft, SnapshotName, SpecDraft,
+    Timeouts, limits,
 };
 use sandkeep_storage::Dataset;
 
@@ -36,6 +37,8 @@ pub struct Policy {
     pub snapshot_tool_calls: bool,
     /// Whether sandboxes can be created from repositories on other hosts.
     pub remote_git: bool,
+    /// How servers serve codebases with rules.
+    pub codebase_serving: CodebaseServing,
     pub quotas: Quotas,
     pub timeouts: Timeouts,
     /// The runtime of a sandbox that sets none, neither itself nor through its profile; the first one if not
@@ -84,6 +87,7 @@ impl Default for Policy {
             turn_prefix: SnapshotName::turns(),
             snapshot_tool_calls: false,
             remote_git: true,
+            codebase_serving: CodebaseServing::Auto,
             quotas: Quotas::default(),
             timeouts: Timeouts::default(),
             default_runtime: None,

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-use super::codebases::is_served;
+use super::codebases::served_alone;
 use super::lifecycle::handle::Handle;
 use crate::error::Error;
 use sandkeep_core::api::{MountedCodebase, ServedBy};
-use sandkeep_core::{CodebaseMount, HOME, Principal, SandboxId, State, Terms, limits};
+use sandkeep_core::{CodebaseMount, HOME, Principal, SandboxId, State, limits};
 
 pub use sandkeep_core::api::{Order, Sandbox as View};
 
@@ -46,7 +46,10 @@ impl Handle {
             workdir: spec.workdir().unwrap_or(HOME).to_owned(),
             forked_from: meta.forked_from.clone(),
             source: spec.source().cloned(),
-            codebase: spec.codebase().map(|codebase| mounted(codebase, terms)),
+            codebase: spec.codebase().map(|codebase| {
+                let served = self.served().unwrap_or_else(|| served_alone(terms));
+                mounted(codebase, served)
+            }),
             last_activity_at: self.activity.shown(),
             turn_count: published.meta.turn,
             max_snapshots: terms.max_snapshots,
@@ -62,13 +65,13 @@ impl Handle {
     }
 }
 
-fn mounted(codebase: &CodebaseMount, terms: &Terms) -> MountedCodebase {
+fn mounted(codebase: &CodebaseMount, served: ServedBy) -> MountedCodebase {
     MountedCodebase {
         id: codebase.codebase.clone(),
         name: codebase.name.clone(),
         mount: codebase.path.clone(),
         mode: codebase.mode,
-        served: if is_served(terms) { ServedBy::Fuse } else { ServedBy::Bind },
+        served,
     }
 }
 

@@ -4,7 +4,6 @@ use reqwest::Response;
 use sandkeep_core::api::{
     CheckRules, CheckedRules, Codebase, CodebaseSize, Codebases, ReplaceRules, SandboxRules,
 };
-use sandkeep_core::rules::RulesDraft;
 use sandkeep_core::{CodebaseRef, SandboxId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -75,9 +74,9 @@ impl Client {
     pub async fn replace_rules(
         &self,
         id: &SandboxId,
-        rules: RulesDraft,
+        request: &ReplaceRules,
     ) -> Result<SandboxRules, Error> {
-        self.put(&format!("/api/v1/sandboxes/{id}/rules"), &ReplaceRules { rules }).await
+        self.put(&format!("/api/v1/sandboxes/{id}/rules"), request).await
     }
 
     /// What the rules of a sandbox allow for paths of its codebase.

@@ -21,7 +21,8 @@ use utoipa::ToSchema;
 
 pub use codebase::{
     CheckRules, CheckedPath, CheckedRules, Codebase, CodebaseSize, CodebaseState, Codebases,
-    CreateCodebase, DiffCodebase, MountedCodebase, ReplaceRules, SandboxRules, ServedBy,
+    CreateCodebase, DiffCodebase, MountedCodebase, ReplaceRules, Revoke, RulesEffect, SandboxRules,
+    ServedBy,
 };
 pub use event::{
     CreateWebhook, EventFormat, EventGap, EventItem, EventLine, EventNotice, Events, NewWebhook,

@@ -304,8 +304,8 @@ codes! {
         "sandboxes have the codebase"
         "destroy those that the detail names first; stopped ones count, because they can be started";
     CodebaseExclusive "codebase_exclusive" Conflict Useless
-        "a sandbox whose rules need a server has its codebase alone"
-        "stop the sandbox that the detail names, or use rules that mounts alone can keep, such as full-access or read-only";
+        "another sandbox writes to the codebase where a server of rules would not see it"
+        "stop the sandbox that the detail names, start this one, then start that one again; or use rules that mounts alone can keep, such as full-access or read-only";
     RulesServerFailed "rules_server_failed" Internal Useful
         "the server that keeps the rules of a codebase failed"
         "start the sandbox again; if that fails too, look at the daemon's log";

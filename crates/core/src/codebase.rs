@@ -1,6 +1,5 @@
 //! Codebases: named trees of an owner, which live on the storage and can be mounted in sandboxes.
 
-use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -10,6 +9,7 @@ use super::id::{CodebaseId, SandboxId};
 use super::slot::is_plain;
 use super::source::HOME;
 use super::spec::InvalidSpec;
+use super::text::shown_as_text;
 use crate::limits;
 
 /// Where a codebase is mounted unless the caller says otherwise.
@@ -33,11 +33,7 @@ pub struct CodebaseName(String);
 )]
 pub struct InvalidCodebaseName;
 
-impl CodebaseName {
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
+shown_as_text!(CodebaseName, InvalidCodebaseName);
 
 impl FromStr for CodebaseName {
     type Err = InvalidCodebaseName;
@@ -50,37 +46,13 @@ impl FromStr for CodebaseName {
     }
 }
 
-impl TryFrom<String> for CodebaseName {
-    type Error = InvalidCodebaseName;
-
-    fn try_from(text: String) -> Result<Self, InvalidCodebaseName> {
-        text.parse()
-    }
-}
-
-impl From<CodebaseName> for String {
-    fn from(name: CodebaseName) -> Self {
-        name.0
-    }
-}
-
-impl fmt::Display for CodebaseName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 /// A codebase as a caller names it: by its id, or by the name that its owner gave it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schema(value_type = String, pattern = "^[a-zA-Z0-9][a-zA-Z0-9._-]{0,127}$", examples("website"))]
 pub struct CodebaseRef(String);
 
-impl CodebaseRef {
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
+shown_as_text!(CodebaseRef, InvalidCodebaseName);
 
 impl FromStr for CodebaseRef {
     type Err = InvalidCodebaseName;
@@ -93,29 +65,9 @@ impl FromStr for CodebaseRef {
     }
 }
 
-impl TryFrom<String> for CodebaseRef {
-    type Error = InvalidCodebaseName;
-
-    fn try_from(text: String) -> Result<Self, InvalidCodebaseName> {
-        text.parse()
-    }
-}
-
-impl From<CodebaseRef> for String {
-    fn from(codebase: CodebaseRef) -> Self {
-        codebase.0
-    }
-}
-
 impl From<&CodebaseId> for CodebaseRef {
     fn from(id: &CodebaseId) -> Self {
         Self(id.to_string())
-    }
-}
-
-impl fmt::Display for CodebaseRef {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 
@@ -137,6 +89,17 @@ pub enum CodebaseMode {
     Shared,
     /// A copy of the sandbox's own.
     Copy,
+}
+
+/// How servers serve codebases whose rules mounts cannot keep.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CodebaseServing {
+    /// The page cache for the first sandbox on a codebase, passthrough for those that come to it.
+    #[default]
+    Auto,
+    Fuse,
+    Passthrough,
 }
 
 /// The codebase of a sandbox.

@@ -227,6 +227,22 @@ pub enum EventKind {
     /// A codebase and everything in it is gone.
     #[serde(rename = "codebase.deleted")]
     CodebaseDeleted { codebase: CodebaseId, name: CodebaseName },
+    /// The rules of a sandbox's codebase refused something inside. Equal refusals of some seconds are one event; `count` is
+    /// how many there were. A path `*` stands for further paths. A server that leaves opens to the kernel (`fuse`) is
+    /// not asked about them, so most refused opens have no event there.
+    #[serde(rename = "codebase.refused")]
+    CodebaseRefused {
+        codebase: CodebaseId,
+        /// Relative to the root of the codebase.
+        path: String,
+        /// `open`, `read`, `write`, `create`, `remove`, `rename`, `link`, or `attributes`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        action: Option<String>,
+        /// The rule that decided; without one, none matches.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rule: Option<String>,
+        count: u64,
+    },
     /// An API key was made. The owner is the one it acts for.
     #[serde(rename = "key.created")]
     KeyCreated { key: KeyId, scopes: Vec<Scope> },
@@ -327,7 +343,7 @@ pub struct SnapshotMade {
 
 impl EventKind {
     /// The name of every kind.
-    pub const NAMES: [&'static str; 32] = [
+    pub const NAMES: [&'static str; 33] = [
         "sandbox.created",
         "sandbox.started",
         "sandbox.stopped",
@@ -350,6 +366,7 @@ impl EventKind {
         "template.removed",
         "codebase.created",
         "codebase.deleted",
+        "codebase.refused",
         "key.created",
         "key.revoked",
         "policy.refused",
@@ -387,6 +404,7 @@ impl EventKind {
             Self::TemplateRemoved { .. } => "template.removed",
             Self::CodebaseCreated { .. } => "codebase.created",
             Self::CodebaseDeleted { .. } => "codebase.deleted",
+            Self::CodebaseRefused { .. } => "codebase.refused",
             Self::KeyCreated { .. } => "key.created",
             Self::KeyRevoked { .. } => "key.revoked",
             Self::PolicyRefused { .. } => "policy.refused",
@@ -450,6 +468,7 @@ impl EventKind {
             | Self::TemplateRemoved { .. }
             | Self::CodebaseCreated { .. }
             | Self::CodebaseDeleted { .. }
+            | Self::CodebaseRefused { .. }
             | Self::KeyCreated { .. }
             | Self::KeyRevoked { .. }
             | Self::PolicyRefused { .. }

@@ -40,13 +40,15 @@ mod spec;
 mod state;
 mod template_name;
 mod terms;
+mod text;
 mod trace;
 
 pub use caller_id::{IdempotencyKey, InvalidCallerId, ToolCallId};
 pub use causes::with_causes;
 pub use code::{Code, Kind};
 pub use codebase::{
-    CodebaseMode, CodebaseMount, CodebaseName, CodebaseRef, DEFAULT_MOUNT, InvalidCodebaseName,
+    CodebaseMode, CodebaseMount, CodebaseName, CodebaseRef, CodebaseServing, DEFAULT_MOUNT,
+    InvalidCodebaseName,
 };
 pub use id::{
     CodebaseId, ExecId, ImportId, InvalidId, ProcessId, SandboxId, ShellId, SnapshotId, UploadId,

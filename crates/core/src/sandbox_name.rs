@@ -3,13 +3,13 @@
 //! A chosen name is claimed in the directory, where only one sandbox of an owner can have it. A derived name is
 //! computed from the id whenever it is needed. It is stored nowhere, and costs a create nothing.
 
-use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::slot::is_plain;
+use crate::text::shown_as_text;
 use crate::{ExecId, ImportId, ProcessId, SandboxId, ShellId, SnapshotId, UploadId, limits};
 
 /// `[a-zA-Z0-9][a-zA-Z0-9._-]{0,127}` without `..`, and not of the form of an id: wherever an id is accepted, a name
@@ -45,11 +45,9 @@ impl SandboxName {
         let (adjective, noun) = (word(ADJECTIVES, SUFFIX_LEN), word(NOUNS, SUFFIX_LEN + 2));
         Self(format!("{adjective}-{noun}-{}", &random[..SUFFIX_LEN]))
     }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
+
+shown_as_text!(SandboxName, InvalidSandboxName);
 
 fn is_an_id(text: &str) -> bool {
     text.parse::<SandboxId>().is_ok()
@@ -70,26 +68,6 @@ impl FromStr for SandboxName {
         } else {
             Err(InvalidSandboxName)
         }
-    }
-}
-
-impl TryFrom<String> for SandboxName {
-    type Error = InvalidSandboxName;
-
-    fn try_from(text: String) -> Result<Self, InvalidSandboxName> {
-        text.parse()
-    }
-}
-
-impl From<SandboxName> for String {
-    fn from(name: SandboxName) -> String {
-        name.0
-    }
-}
-
-impl fmt::Display for SandboxName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 

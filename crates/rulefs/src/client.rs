@@ -11,13 +11,14 @@ use std::sync::Mutex;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sandkeep_core::limits;
-use sandkeep_core::rules::Rules;
+use sandkeep_core::rules::{Permission, Rules};
+use sandkeep_sys::board::Board;
 use sandkeep_sys::{fuse, mount, pidfd, reactor, socket};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 
 use crate::control::{
-    self, Answer, Ids, Mode, Refusals, Replaced, Request, Setup, Started, Stats, WireRules,
+    self, Answer, Ids, Mode, Refusals, Replaced, Request, Setup, Started, Stats, WireRules, Writers,
 };
 
 /// What a server is started with.
@@ -29,6 +30,9 @@ pub struct Start<'a> {
     pub rules: &'a Rules,
     pub mode: Mode,
     pub ids: Ids,
+    /// Where the servers of this tree tell each other what they change.
+    pub board: &'a Board,
+    pub writers: Writers,
     /// The directory in which the control socket gets this name. Only root may have access to it.
     pub home: BorrowedFd<'a>,
     pub socket: &'a str,
@@ -41,6 +45,7 @@ pub struct Server {
     socket: String,
     /// The keeper, whose end ends the server.
     pidfd: OwnedFd,
+    keeper: u32,
     connection: u32,
     /// To be reaped, if it is our child.
     child: Mutex<Option<Child>>,
@@ -86,10 +91,11 @@ impl Server {
         let listener = socket::bind_for_other(start.home, start.socket);
         let listener = listener.map_err(at("create the control socket"))?;
         let home = start.home.try_clone_to_owned().map_err(at("keep the home open"))?;
-        let setup = Setup { rules: start.rules.into(), mode: start.mode, ids: start.ids };
+        let Start { mode, ids, writers, .. } = start;
+        let setup = Setup { rules: start.rules.into(), mode, ids, writers };
         let setup = control::encode(&setup).map_err(at("encode the rules"))?;
         let (mut child, ours) = spawn(start.command).map_err(at("start the server"))?;
-        let passed = [tree.as_fd(), listener.as_fd()];
+        let passed = [tree.as_fd(), listener.as_fd(), start.board.file()];
         let asked = ask(&ours, &setup, &passed);
         let answer = match tokio::time::timeout(limits::RULEFS_START, asked).await {
             Ok(answer) => answer,
@@ -110,8 +116,8 @@ impl Server {
         match outcome {
             Ok((connection, mount, pidfd)) => {
                 let socket = start.socket.to_owned();
-                let child = Mutex::new(Some(child));
-                Ok((Self { home, socket, pidfd, connection, child }, mount))
+                let (keeper, child) = (child.id(), Mutex::new(Some(child)));
+                Ok((Self { home, socket, pidfd, keeper, connection, child }, mount))
             }
             Err(error) => {
                 // Its mount was never attached, so nobody can be waiting for it.
@@ -138,10 +144,12 @@ impl Server {
             }
         };
         let pidfd = pidfd::of_peer(&stream).map_err(RulefsError::Unreachable)?;
-        let answer = talk(stream, &Request::Stats).await.map_err(RulefsError::Unreachable)?;
+        let peer = stream.peer_cred().map_err(RulefsError::Unreachable)?;
+        let keeper = peer.pid().and_then(|pid| u32::try_from(pid).ok()).ok_or_else(out_of_step)?;
+        let (answer, _) = talk(stream, &Request::Stats).await.map_err(RulefsError::Unreachable)?;
         let Answer::Stats(stats) = answer else { return Err(out_of_step()) };
-        let (socket, child) = (socket.to_owned(), Mutex::new(None));
-        Ok(Some(Self { home, socket, pidfd, connection: stats.connection, child }))
+        let (socket, child, connection) = (socket.to_owned(), Mutex::new(None), stats.connection);
+        Ok(Some(Self { home, socket, pidfd, keeper, connection, child }))
     }
 
     /// Ready to be read when the server has ended; then the mount answers ENOTCONN.
@@ -151,6 +159,26 @@ impl Server {
 
     pub fn has_ended(&self) -> bool {
         pidfd::has_ended(&self.pidfd)
+    }
+
+    /// The number of its connection, which is that of the mount's device.
+    pub fn connection(&self) -> u32 {
+        self.connection
+    }
+
+    /// Its number on the board of its tree.
+    pub fn member(&self) -> u32 {
+        self.keeper
+    }
+
+    /// The board of the tree, and how the server serves it.
+    pub async fn join(&self) -> Result<(Board, Mode), RulefsError> {
+        match self.exchange(&Request::Join).await? {
+            (Answer::Joined { mode }, Some(board)) => {
+                Ok((Board::of(board).map_err(RulefsError::Unreachable)?, mode))
+            }
+            _ => Err(out_of_step()),
+        }
     }
 
     /// Replaces all rules. When it returns, they are in force as far as the answer says.
@@ -166,6 +194,16 @@ impl Server {
         let (dir, name) = (dir.as_os_str().as_bytes().to_vec(), name.as_bytes().to_vec());
         match self.request(&Request::Invalidate { dir, name }).await? {
             Answer::Done => Ok(()),
+            _ => Err(out_of_step()),
+        }
+    }
+
+    /// What files that the kernel knows allow, by their inodes.
+    pub async fn permissions(&self, inodes: &[u64]) -> Result<Vec<Permission>, RulefsError> {
+        match self.request(&Request::Permissions(inodes.to_vec())).await? {
+            Answer::Permissions(permissions) if permissions.len() == inodes.len() => {
+                Ok(permissions)
+            }
             _ => Err(out_of_step()),
         }
     }
@@ -222,14 +260,18 @@ impl Server {
     }
 
     async fn request(&self, request: &Request) -> Result<Answer, RulefsError> {
+        Ok(self.exchange(request).await?.0)
+    }
+
+    async fn exchange(&self, request: &Request) -> Result<(Answer, Option<OwnedFd>), RulefsError> {
         let asked = async { talk(connect(&self.home, &self.socket).await?, request).await };
         let answer = match tokio::time::timeout(limits::RULEFS_ANSWER, asked).await {
             Ok(answer) => answer.map_err(RulefsError::Unreachable)?,
             Err(_) => return Err(RulefsError::Unreachable(io::ErrorKind::TimedOut.into())),
         };
         match answer {
-            Answer::Failed { problem } => Err(RulefsError::Refused(problem)),
-            answer => Ok(answer),
+            (Answer::Failed { problem }, _) => Err(RulefsError::Refused(problem)),
+            answered => Ok(answered),
         }
     }
 }
@@ -282,15 +324,23 @@ async fn connect(home: &OwnedFd, name: &str) -> io::Result<UnixStream> {
     UnixStream::connect(socket::short_path(home, name)).await
 }
 
-async fn talk(mut stream: UnixStream, request: &Request) -> io::Result<Answer> {
+/// The answer, and the descriptor that came with it.
+async fn talk(mut stream: UnixStream, request: &Request) -> io::Result<(Answer, Option<OwnedFd>)> {
     let bytes = control::encode(request)?;
     stream.write_u32(bytes.len() as u32).await?;
     stream.write_all(&bytes).await?;
-    let len = stream.read_u32().await? as usize;
+    let mut len = [0; 4];
+    let receive = || socket::receive_with_fds(&stream, &mut len);
+    let (read, fds) = stream.async_io(Interest::READABLE, receive).await?;
+    if read == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    stream.read_exact(&mut len[read..]).await?;
+    let len = u32::from_be_bytes(len) as usize;
     if len > limits::RULEFS_MESSAGE_MAX_BYTES {
         return Err(io::ErrorKind::InvalidData.into());
     }
     let mut answer = vec![0; len];
     stream.read_exact(&mut answer).await?;
-    control::decode(&answer)
+    Ok((control::decode(&answer)?, fds.into_iter().next()))
 }

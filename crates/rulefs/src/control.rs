@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Counted up with every change of a message.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// How files are served; fixed for the life of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -20,6 +20,16 @@ pub enum Mode {
     /// Reads, writes and mappings go straight to the file below. New rules apply to the next open. For several
     /// sandboxes on a tree, and for large files. Needs CAP_SYS_ADMIN and Linux 6.9.
     Passthrough,
+}
+
+/// Who else changes the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Writers {
+    /// Servers, which tell each other, and the API, which tells them: the kernel may trust what it knows.
+    Tell,
+    /// Also somebody who works on the tree itself, so that the kernel asks every time. Needs [`Mode::Passthrough`],
+    /// because pages would still be trusted otherwise.
+    Silent,
 }
 
 /// The ids of the files below, and as the mount shows them.
@@ -68,13 +78,14 @@ impl TryFrom<WireRules> for Rules {
     }
 }
 
-/// The first message to a new process, with these descriptors: the tree as a detached mount, and the bound control
-/// socket.
+/// The first message to a new process, with these descriptors: the tree as a detached mount, the bound control socket,
+/// and the board of the tree.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Setup {
     pub rules: WireRules,
     pub mode: Mode,
     pub ids: Ids,
+    pub writers: Writers,
 }
 
 /// Its answer; with the mount if it started.
@@ -103,6 +114,10 @@ pub enum Request {
     /// Removes the recorded refusals.
     Refusals,
     Stop,
+    /// Answered with the board of the tree.
+    Join,
+    /// The permissions of files that the kernel knows, by their inodes.
+    Permissions(Vec<u64>),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -112,6 +127,8 @@ pub enum Answer {
     Stats(Stats),
     Refusals(Refusals),
     Failed { problem: String },
+    Joined { mode: Mode },
+    Permissions(Vec<Permission>),
 }
 
 /// Where new rules apply.

@@ -12,6 +12,7 @@ mod find;
 mod listing;
 mod opening;
 mod remove;
+mod written;
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,15 +25,14 @@ use sandkeep_core::limits;
 use sandkeep_core::rules::{Permission, Rules, State};
 use serde::{Deserialize, Serialize};
 
-use crate::control::{Action, Ids, Mode, Refusal, Refusals};
-use crate::journal::Files;
+use crate::control::{Action, Ids, Mode, Refusal, Refusals, Writers};
+use crate::journal::{Backed, Files};
 use crate::notices::Notices;
 use crate::opened::Opened;
+use crate::peers::Peers;
 use crate::table::{Key, Kind, Restored, Table};
 use crate::wire::{Fields, Header, ROOT, Reply, op};
-
-/// The kernel caches names and attributes until it is told otherwise.
-const FOR_EVER_SECS: u64 = 365 * 24 * 60 * 60;
+use written::Written;
 
 pub struct Filesystem {
     pub mode: Mode,
@@ -43,6 +43,8 @@ pub struct Filesystem {
     epochs: Epochs,
     locked: Mutex<Locked>,
     notices: Arc<Notices>,
+    /// The other servers of this tree.
+    peers: Arc<Peers>,
     pub requests: AtomicU64,
 }
 
@@ -61,6 +63,8 @@ pub struct Served<'a> {
     pub connection: Arc<OwnedFd>,
     pub epochs: Epochs,
     pub notices: Arc<Notices>,
+    pub peers: Arc<Peers>,
+    pub writers: Writers,
 }
 
 pub struct Locked {
@@ -68,8 +72,9 @@ pub struct Locked {
     pub table: Table,
     pub opened: Opened,
     refused: Refused,
-    /// Files that the kernel reads by itself, by node, and how many times each is open.
-    backings: HashMap<u64, (u32, u64)>,
+    /// Files that the kernel reads and writes by itself, by node.
+    backings: HashMap<u64, Backed>,
+    written: Written,
 }
 
 /// What a handler answers.
@@ -116,13 +121,15 @@ impl Filesystem {
         let root = opening::open_directory_beneath(served.tree, b".")?;
         let Restored { table, rules, backings, epochs } = known;
         let (opened, refused) = (Opened::new(root), Refused::default());
+        let written = Written::new(served.writers);
         Ok(Self {
             mode: served.mode,
             ids: served.ids,
             connection: Arc::clone(&served.connection),
             epochs,
-            locked: Mutex::new(Locked { rules, table, opened, refused, backings }),
+            locked: Mutex::new(Locked { rules, table, opened, refused, backings, written }),
             notices: Arc::clone(&served.notices),
+            peers: Arc::clone(&served.peers),
             requests: AtomicU64::new(0),
         })
     }
@@ -157,7 +164,7 @@ impl Filesystem {
             op::LINK => self.link(header, fields),
             op::OPEN => self.open(header, fields),
             op::OPENDIR => self.open_directory(header),
-            op::RELEASE => self.release(header),
+            op::RELEASE => self.release(header, fields),
             op::RELEASEDIR => Ok(done()),
             // No request takes long, so the answer comes anyway.
             op::INTERRUPT => Ok(Answer::Nothing),

@@ -28,8 +28,18 @@ pub enum KindTag {
 /// A node: its id, key, kind, names and lookups.
 pub type NodeImage = (u64, (u64, u64, Permission), KindTag, Vec<(u64, Vec<u8>)>, u64);
 
-/// A node with the kernel's number for its file, and how often it is open.
-pub type Backing = (u64, u32, u64);
+/// A file that the kernel reads and writes by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Backed {
+    /// The kernel's number for it.
+    pub backing: u32,
+    /// How often it is open, and how often of these for writing.
+    pub opens: u64,
+    pub writers: u64,
+}
+
+/// A node with what the kernel has of its file.
+pub type Backing = (u64, Backed);
 
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Record {
@@ -66,8 +76,10 @@ pub enum Record {
         id: u64,
         count: u64,
     },
+    /// A file that somebody else has removed: its number may be used again.
+    Part((u64, u64)),
     Rules(WireRules),
-    /// Not open any more if the count is 0.
+    /// Not open any more if there are no opens.
     Backing(Backing),
 }
 

@@ -11,6 +11,7 @@
 //! | `table`, `opened` | what is known and what is open |
 //! | `journal` | what the next server must know if this one is killed |
 //! | `notices` | what the kernel is told unasked |
+//! | `peers` | what the servers of one tree tell each other |
 //!
 //! The protocol is written here, and not taken from a crate: what makes a mount fast (opens without a message), and its
 //! rules revocable (invalidating open files), is where the existing crates hide requests.
@@ -22,11 +23,13 @@ mod journal;
 mod negotiate;
 mod notices;
 mod opened;
+mod peers;
 mod process;
 mod serve;
 mod table;
 mod wire;
 
 pub use client::{RulefsError, Server, Start, unusable};
-pub use control::{Action, Effect, Ids, Mode, Refusal, Refusals, Replaced, Stats};
+pub use control::{Action, Effect, Ids, Mode, Refusal, Refusals, Replaced, Stats, Writers};
+pub use peers::left;
 pub use process::main;

@@ -24,13 +24,15 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::CapabilitySet;
 use sandkeep_core::limits;
 use sandkeep_core::rules::Rules;
+use sandkeep_sys::board::{Board, Position};
 use sandkeep_sys::fork::{self, Forked};
 use sandkeep_sys::{enclosure, fuse, socket};
 
-use crate::control::{self, Ids, Mode, Setup, Started};
+use crate::control::{self, Ids, Mode, Setup, Started, Writers};
 use crate::fs::{Filesystem, Served};
 use crate::journal::Files;
 use crate::notices::Notices;
+use crate::peers::{Peers, Told};
 use crate::table::Table;
 use crate::{negotiate, serve};
 
@@ -168,6 +170,8 @@ struct Kept {
     mount: Option<OwnedFd>,
     number: u32,
     journal: Files,
+    peers: Arc<Peers>,
+    writers: Writers,
 }
 
 fn start(setup: &[u8], fds: Vec<OwnedFd>) -> Result<Kept, Failure> {
@@ -177,9 +181,11 @@ fn start(setup: &[u8], fds: Vec<OwnedFd>) -> Result<Kept, Failure> {
         Rules::try_from(setup.rules).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL));
     let rules = rules.map_err(during("read the rules"))?;
     let mut fds = fds.into_iter();
-    let (Some(tree), Some(listener)) = (fds.next(), fds.next()) else {
+    let (Some(tree), Some(listener), Some(board)) = (fds.next(), fds.next(), fds.next()) else {
         return Err(("receive its descriptors", io::Error::from_raw_os_error(libc::EPROTO)));
     };
+    let board = Board::of(board).map_err(during("map the board of the directory"))?;
+    let peers = Arc::new(Peers::new(board, std::process::id()));
     can_hold_rules(&tree).map_err(during("use a file system that ignores case or is remote"))?;
     let connection = Arc::new(fuse::open().map_err(during("open /dev/fuse"))?);
     let mount = fuse::mount(&connection).map_err(during("mount a FUSE file system"))?;
@@ -190,8 +196,21 @@ fn start(setup: &[u8], fds: Vec<OwnedFd>) -> Result<Kept, Failure> {
     let journal = journal.map_err(during("create its journal"))?;
     enclosure::enter(&tree).map_err(during("enter its own namespaces"))?;
     restrict(&tree, setup.mode).map_err(during("give up its rights"))?;
-    let Setup { mode, ids, .. } = setup;
-    Ok(Kept { connection, tree, listener, rules, mode, ids, mount: Some(mount), number, journal })
+    let Setup { mode, ids, writers, .. } = setup;
+    let mount = Some(mount);
+    Ok(Kept {
+        connection,
+        tree,
+        listener,
+        rules,
+        mode,
+        ids,
+        mount,
+        number,
+        journal,
+        peers,
+        writers,
+    })
 }
 
 fn restrict(tree: &OwnedFd, mode: Mode) -> io::Result<()> {
@@ -262,6 +281,8 @@ impl Kept {
 
     fn serve(mut self, takeovers: u32) -> Result<(), Failure> {
         let mount = self.mount.take();
+        // Before anything is known that others could change.
+        let heard = self.peers.board().now().map_err(during("read the board of the directory"))?;
         let (epochs, known) = match takeovers {
             0 => {
                 let agreed = negotiate::initialize(&self.connection, self.mode);
@@ -282,6 +303,8 @@ impl Kept {
             connection: Arc::clone(&self.connection),
             epochs,
             notices: Arc::clone(&notices),
+            peers: Arc::clone(&self.peers),
+            writers: self.writers,
         };
         let fs = match known {
             None => Filesystem::new(&served, self.rules.clone(), &self.journal),
@@ -294,16 +317,25 @@ impl Kept {
                 .map_err(io::Error::from)
                 .map_err(during("have requests sent again"))?;
         }
-        let ends =
-            self.start_threads(&fs, &notices, takeovers).map_err(during("start its threads"))?;
+        let ends = self
+            .start_threads(&fs, &notices, heard, takeovers)
+            .map_err(during("start its threads"))?;
         if let Some(mount) = mount {
+            if self.mode == Mode::Passthrough {
+                let checked = fs.check_passthrough().map_err(io::Error::from);
+                checked.map_err(during("have the kernel read files of this file system"))?;
+            }
+            self.peers.tell(&Told::Joined);
             let ready = Started::Ready { connection: self.number };
             let ready = control::encode(&ready).map_err(during("encode its answer"))?;
             socket::send_with_fds(rustix::stdio::stdin(), &ready, &[mount.as_fd()])
                 .map_err(during("answer the daemon"))?;
         } else {
-            // The last server may have been killed between a change and telling it.
-            fs.tell_everything();
+            // The last server may have been killed between a change and telling it, and has heard nothing since.
+            self.peers.tell(&Told::Again);
+            fs.tell_what_is_written(&fs.lock());
+            fs.has_missed_something();
+            self.peers.tell(&Told::Joined);
         }
         // It fails only once all have ended.
         let _ = ends.recv();
@@ -315,18 +347,23 @@ impl Kept {
         &self,
         fs: &Arc<Filesystem>,
         notices: &Arc<Notices>,
+        heard: Position,
         takeovers: u32,
     ) -> io::Result<Receiver<()>> {
-        let (ended, ends) = sync_channel(limits::RULEFS_THREADS + 2);
+        let (ended, ends) = sync_channel(limits::RULEFS_THREADS + 3);
         for _ in 0..limits::RULEFS_THREADS {
             let (connection, fs) = (Arc::clone(&self.connection), Arc::clone(fs));
             spawn("requests", &ended, move || serve::answer_requests(&connection, &fs))?;
         }
         let teller = Arc::clone(notices);
         spawn("notices", &ended, move || teller.run())?;
+        let (peers, own_fs, own_notices) =
+            (Arc::clone(&self.peers), Arc::clone(fs), Arc::clone(notices));
+        spawn("peers", &ended, move || peers.follow(heard, &own_fs, &own_notices))?;
         let control = serve::Control {
             fs: Arc::clone(fs),
             notices: Arc::clone(notices),
+            peers: Arc::clone(&self.peers),
             connection: self.number,
             takeovers,
         };

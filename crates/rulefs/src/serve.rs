@@ -1,6 +1,6 @@
 //! The threads of a server: those that answer the kernel, one that tells it what changed, and one for the daemon.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,10 +9,12 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use sandkeep_core::limits;
 use sandkeep_core::rules::Rules;
+use sandkeep_sys::socket;
 
 use crate::control::{self, Answer as Told, Request, Stats};
 use crate::fs::{Answer, Filesystem};
 use crate::notices::Notices;
+use crate::peers::Peers;
 use crate::wire::{self, Header, Reply};
 
 /// Answers requests until the connection ends.
@@ -46,6 +48,7 @@ pub fn answer_requests(connection: &OwnedFd, fs: &Filesystem) {
 pub struct Control {
     pub fs: Arc<Filesystem>,
     pub notices: Arc<Notices>,
+    pub peers: Arc<Peers>,
     pub connection: u32,
     pub takeovers: u32,
 }
@@ -79,13 +82,19 @@ impl Control {
         }
         let mut request = vec![0; len];
         read_exact(&stream, &mut request)?;
+        let board = [self.peers.board().file()];
+        let mut passed: &[BorrowedFd<'_>] = &[];
         let (answer, next) = match control::decode(&request) {
+            Ok(Request::Join) => {
+                passed = &board;
+                (Told::Joined { mode: self.fs.mode }, Next::Continue)
+            }
             Ok(Request::Stop) => (Told::Done, Next::End),
             Ok(request) => (self.answer(request), Next::Continue),
             Err(error) => (Told::Failed { problem: error.to_string() }, Next::Continue),
         };
         let answer = control::encode(&answer)?;
-        write_all(&stream, &(answer.len() as u32).to_be_bytes())?;
+        socket::send_with_fds(&stream, &(answer.len() as u32).to_be_bytes(), passed)?;
         write_all(&stream, &answer)?;
         Ok(next)
     }
@@ -102,7 +111,8 @@ impl Control {
             }
             Request::Stats => Told::Stats(self.stats()),
             Request::Refusals => Told::Refusals(self.fs.lock().take_refusals()),
-            Request::Stop => Told::Done,
+            Request::Permissions(inodes) => Told::Permissions(self.fs.lock().permissions(&inodes)),
+            Request::Stop | Request::Join => Told::Done,
         }
     }
 

@@ -4,6 +4,7 @@
 //! treat them alike, and otherwise a name never gives more than its own rule allows. A node knows its names, by which
 //! it is found again; a file that has lost its last name is kept open instead, as long as the kernel knows it.
 
+mod files;
 mod judge;
 mod restore;
 
@@ -16,7 +17,9 @@ use sandkeep_core::rules::{Permission, State};
 
 use crate::journal::{Journal, Record};
 use crate::wire::ROOT;
+use files::Files;
 
+pub use files::FileId;
 pub use judge::Judged;
 pub use restore::Restored;
 
@@ -25,6 +28,12 @@ pub struct Key {
     pub device: u64,
     pub inode: u64,
     pub permission: Permission,
+}
+
+impl Key {
+    pub fn file(self) -> FileId {
+        (self.device, self.inode)
+    }
 }
 
 #[derive(Debug)]
@@ -110,7 +119,7 @@ impl Names {
 
 pub struct Table {
     nodes: HashMap<u64, Box<Node>>,
-    by_key: HashMap<Key, u64>,
+    files: Files,
     next: u64,
     /// Where every change is recorded.
     journal: Option<Journal>,
@@ -126,13 +135,10 @@ impl Table {
             children: 0,
             kept: None,
         };
-        let by_key = HashMap::from([(root, ROOT)]);
-        Self {
-            nodes: HashMap::from([(ROOT, Box::new(node))]),
-            by_key,
-            next: ROOT + 1,
-            journal: None,
-        }
+        let mut files = Files::default();
+        files.add(root.file(), ROOT);
+        let nodes = HashMap::from([(ROOT, Box::new(node))]);
+        Self { nodes, files, next: ROOT + 1, journal: None }
     }
 
     pub fn record_in(&mut self, journal: Journal) {
@@ -177,7 +183,25 @@ impl Table {
     }
 
     pub fn find(&self, key: Key) -> Option<u64> {
-        self.by_key.get(&key).copied()
+        let has_key = |id: &&u64| self.nodes.get(id).is_some_and(|node| node.key == key);
+        self.files.of(key.file()).iter().find(has_key).copied()
+    }
+
+    /// The nodes of a file, whatever their permissions.
+    pub fn nodes_of(&self, file: FileId) -> &[u64] {
+        self.files.of(file)
+    }
+
+    /// Somebody else has removed the last name of a file. Its number may soon be that of another one.
+    pub fn part(&mut self, file: FileId) {
+        for id in self.files.of(file).to_vec() {
+            let names = self.nodes.get(&id).map(|node| node.names.as_slice().to_vec());
+            for name in names.into_iter().flatten() {
+                self.remove_name(id, name.dir, &name.name);
+            }
+        }
+        self.record(|| Record::Part(file));
+        self.files.part(file);
     }
 
     pub fn ids(&self) -> impl Iterator<Item = (u64, &Node)> {
@@ -186,7 +210,10 @@ impl Table {
 
     /// The node of a name that was found, known or new. The kernel is given it once more.
     pub fn look_up(&mut self, dir: u64, name: &[u8], key: Key, kind: &Kind) -> u64 {
-        let id = self.find(key).unwrap_or(self.next);
+        // Another kind of file with this number: the one that had it was removed by somebody else.
+        let is_same =
+            |id: &u64| self.nodes.get(id).is_some_and(|node| node.kind.tag() == kind.tag());
+        let id = self.find(key).filter(is_same).unwrap_or(self.next);
         self.record(|| {
             let (name, kind) = (name.to_vec(), kind.tag());
             Record::LookUp { id, dir, name, key: key.image(), kind }
@@ -196,9 +223,9 @@ impl Table {
     }
 
     fn give(&mut self, id: u64, (dir, name): (u64, &[u8]), key: Key, kind: &Kind) {
-        self.by_key.entry(key).or_insert(id);
         self.next = self.next.max(id + 1);
         self.nodes.entry(id).or_insert_with(|| {
+            self.files.add(key.file(), id);
             let (kind, names) = (kind.clone(), Names::None);
             Box::new(Node { key, kind, names, lookups: 0, children: 0, kept: None })
         });
@@ -224,7 +251,7 @@ impl Table {
         let (kind, names) = (Kind::File, Names::None);
         let node = Node { key, kind, names, lookups: 1, children: 0, kept };
         self.nodes.insert(id, Box::new(node));
-        self.by_key.insert(key, id);
+        self.files.add(key.file(), id);
     }
 
     pub fn add_name(&mut self, id: u64, dir: u64, name: &[u8]) {
@@ -293,12 +320,8 @@ impl Table {
     /// Replaces the permissions and states of nodes.
     pub fn change(&mut self, id: u64, permission: Permission, kind: Kind) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
-        if self.by_key.get(&node.key) == Some(&id) {
-            self.by_key.remove(&node.key);
-        }
         node.key.permission = permission;
         node.kind = kind;
-        self.by_key.entry(node.key).or_insert(id);
     }
 
     fn lose_child(&mut self, dir: u64) {
@@ -318,9 +341,7 @@ impl Table {
                 continue;
             }
             let Some(node) = self.nodes.remove(&id) else { continue };
-            if self.by_key.get(&node.key) == Some(&id) {
-                self.by_key.remove(&node.key);
-            }
+            self.files.remove(node.key.file(), id);
             for name in node.names.as_slice() {
                 if let Some(dir) = self.nodes.get_mut(&name.dir) {
                     dir.children = dir.children.saturating_sub(1);
@@ -390,6 +411,34 @@ mod tests {
         assert_eq!(table.get(outer).unwrap().names.as_slice()[0].dir, ROOT);
         table.look_up(inner, b"itself", key(3), &dir);
         assert_eq!(table.get(inner).unwrap().names.as_slice()[0].dir, outer);
+    }
+
+    #[test]
+    fn a_number_that_was_used_before_is_another_file() {
+        let (mut table, dir) = table();
+        let first = table.look_up(ROOT, b"a", key(5), &Kind::File);
+        let other = table.look_up(ROOT, b"b", key(5), &dir);
+        assert_ne!(other, first);
+        table.part(key(5).file());
+        let last = table.look_up(ROOT, b"c", key(5), &Kind::File);
+        assert!(![first, other].contains(&last));
+        assert_eq!(table.nodes_of(key(5).file()), [last]);
+        assert_eq!(table.forget(first, 1), [first]);
+        assert_eq!(table.nodes_of(key(5).file()), [last]);
+    }
+
+    #[test]
+    fn all_nodes_of_a_file_are_found_also_once_rules_treat_them_alike() {
+        let (mut table, _) = table();
+        let read = Key { permission: Permission::Read, ..key(5) };
+        let ids = [
+            table.look_up(ROOT, b"a", key(5), &Kind::File),
+            table.look_up(ROOT, b"b", read, &Kind::File),
+        ];
+        table.change(ids[1], Permission::Write, Kind::File);
+        assert_eq!(table.nodes_of(key(5).file()), ids);
+        table.forget(ids[0], 1);
+        assert_eq!(table.find(key(5)), Some(ids[1]));
     }
 
     #[test]

@@ -13,6 +13,8 @@ mod programs;
 mod semantics;
 #[path = "it/server.rs"]
 mod server;
+#[path = "it/sharing.rs"]
+mod sharing;
 #[path = "it/support/wait.rs"]
 mod wait;
 
@@ -36,7 +38,8 @@ fn main() -> ExitCode {
         return sandkeep_rulefs::main();
     }
     let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
-    let all = [semantics::TESTS, escapes::TESTS, server::TESTS, programs::TESTS].concat();
+    let all =
+        [semantics::TESTS, escapes::TESTS, server::TESTS, programs::TESTS, sharing::TESTS].concat();
     let with_value = ["--format", "--test-threads", "--color", "--skip"];
     let is_value = |at: usize| at > 0 && with_value.contains(&arguments[at - 1].as_str());
     let filters: Vec<&String> = arguments

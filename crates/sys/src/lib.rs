@@ -1,6 +1,7 @@
 //! The kernel interface: namespaces, mounts, cgroups, filters, and the launcher that combines them. The only place for
 //! `unsafe` outside of the guest.
 
+pub mod board;
 pub mod btrfs;
 pub mod capability;
 pub mod cgroup;
@@ -11,6 +12,7 @@ pub mod egress;
 pub mod enclosure;
 pub mod fork;
 pub mod fuse;
+pub mod holders;
 pub mod jail;
 pub mod landlock;
 pub mod launcher;

@@ -8,15 +8,19 @@ use std::sync::Arc;
 
 use rustix::fs::OFlags;
 
-use super::{serving, tree_of};
+use super::serving::{self, Asks, Decided};
+use super::{revoke, tree_of};
 use crate::Broker;
 use crate::error::Error;
 use crate::lifecycle::amend::{Amendment, Restart};
 use crate::shared::Shared;
-use sandkeep_core::api::{CheckRules, CheckedPath, CheckedRules, SandboxRules, ServedBy};
+use sandkeep_core::api::{
+    CheckRules, CheckedPath, CheckedRules, ReplaceRules, Revoke, RulesEffect, SandboxRules,
+    ServedBy,
+};
 use sandkeep_core::rules::{Plain, PlainAccess, RulePreset, Rules, RulesDraft};
 use sandkeep_core::{
-    CodebaseMode, CodebaseMount, CodebaseRef, Principal, SandboxId, Spec, SpecDraft, State, Terms,
+    CodebaseMode, CodebaseMount, CodebaseRef, Principal, SandboxId, Spec, SpecDraft, Terms,
     TermsPatch, limits,
 };
 use sandkeep_runtime::{MountAccess, MountSource, PlannedMount, Runtime};
@@ -44,7 +48,7 @@ pub(crate) fn wanted(
         return Err(Error::InvalidField { field: "codebase_mode", problem });
     }
     let mount = CodebaseMount { codebase: row.id, name: row.name, path, mode };
-    check_alone(shared, &mount, None, &kept(draft.rules.as_ref())?)?;
+    kept(draft.rules.as_ref())?;
     Ok(Some(Attaching { mount }))
 }
 
@@ -72,10 +76,21 @@ fn checked(rules: &RulesDraft) -> Result<Rules, Error> {
     rules.check().map_err(|error| wrong(error.to_string()))
 }
 
-/// Who keeps some rules.
-enum Kept {
-    ByMounts(Plain),
-    ByServer(Rules),
+/// Who can keep some rules.
+struct Kept {
+    rules: Rules,
+    /// If mounts alone can keep them. A server can, too.
+    plain: Option<Plain>,
+}
+
+impl Kept {
+    fn asks(&self) -> Asks {
+        match &self.plain {
+            None => Asks::Server,
+            Some(Plain { root: PlainAccess::Read, writable }) if writable.is_empty() => Asks::Read,
+            Some(_) => Asks::Write,
+        }
+    }
 }
 
 fn kept(rules: Option<&RulesDraft>) -> Result<Kept, Error> {
@@ -89,10 +104,10 @@ fn kept(rules: Option<&RulesDraft>) -> Result<Kept, Error> {
         plain.writable.len() <= most
     };
     if let Some(plain) = rules.plain().filter(can_mount) {
-        return Ok(Kept::ByMounts(plain));
+        return Ok(Kept { rules, plain: Some(plain) });
     }
     match sandkeep_rulefs::unusable() {
-        None => Ok(Kept::ByServer(rules)),
+        None => Ok(Kept { rules, plain: None }),
         Some(reason) => {
             let problem = format!("mounts alone cannot keep them, and {reason}");
             Err(Error::RulesNotServed { problem })
@@ -105,35 +120,17 @@ pub(super) fn rules_of(terms: &Terms) -> Result<Rules, Error> {
     checked(&or_all(terms.rules.as_ref()))
 }
 
-/// Whether a server keeps the rules of a sandbox with these terms.
-pub(crate) fn is_served(terms: &Terms) -> bool {
-    matches!(kept(terms.rules.as_ref()), Ok(Kept::ByServer(_)))
-}
-
-fn served_by(terms: &Terms) -> ServedBy {
-    if is_served(terms) { ServedBy::Fuse } else { ServedBy::Bind }
-}
-
-/// A sandbox that is served has its codebase alone, because its server knows only of what passes through it. Those
-/// that do not run change nothing; they are judged when they start.
-fn check_alone(
-    shared: &Shared,
-    codebase: &CodebaseMount,
-    own: Option<&SandboxId>,
-    kept: &Kept,
-) -> Result<(), Error> {
-    let holder = super::users(shared, &codebase.codebase).into_iter().find(|id| {
-        let Some(other) = shared.supervised(id).filter(|_| Some(id) != own) else { return false };
-        let runs = match other.published.borrow().status.state() {
-            State::Stopped | State::Failed => false,
-            State::Creating | State::Running | State::Paused | State::Destroying => true,
-        };
-        runs && (matches!(kept, Kept::ByServer(_)) || is_served(&other.meta().terms))
-    });
-    match holder {
-        None => Ok(()),
-        Some(holder) => Err(Error::CodebaseExclusive { name: codebase.name.clone(), holder }),
+/// How the rules of a sandbox with these terms are kept if no other sandbox matters.
+pub(crate) fn served_alone(terms: &Terms) -> ServedBy {
+    match kept(terms.rules.as_ref()) {
+        Ok(Kept { plain: Some(_), .. }) => ServedBy::Bind,
+        Ok(Kept { plain: None, .. }) | Err(_) => ServedBy::Fuse,
     }
+}
+
+/// Whether a server keeps the rules of a running sandbox.
+pub(crate) fn is_served(shared: &Shared, id: &SandboxId) -> bool {
+    shared.codebases.serving.of(id).is_some()
 }
 
 /// What a runtime mounts in a sandbox that is about to be launched. Starts the server of its rules, if they need one.
@@ -148,13 +145,15 @@ pub(crate) async fn mounts(
     let row = shared.codebases.all().get(&codebase.codebase).cloned().ok_or_else(missing)?;
     row.check_ready()?;
     let kept = kept(terms.rules.as_ref())?;
-    check_alone(shared, codebase, Some(id), &kept)?;
     let (tree, ids) = tree_of(shared, &codebase.codebase).await?;
     let target = codebase.path.trim_start_matches('/').to_owned();
-    let Plain { root, writable } = match kept {
-        Kept::ByMounts(plain) => plain,
-        Kept::ByServer(rules) => {
-            let mount = serving::serve(shared, id, &tree, &rules).await?;
+    let decided = serving::decide(shared, id, codebase, kept.asks()).await?;
+    let (root, writable) = match (decided, kept.plain) {
+        (Decided::Mounts, Some(Plain { root, writable })) => (root, writable),
+        (Decided::Mounts, None) => (PlainAccess::Read, Vec::new()),
+        (Decided::Server(decided), _) => {
+            let on = (tree.as_path(), &kept.rules);
+            let mount = serving::serve(shared, id, codebase, on, decided).await?;
             let source = MountSource::Served(Arc::new(mount), ids);
             return Ok(vec![PlannedMount { source, target, access: MountAccess::ReadWrite }]);
         }
@@ -173,17 +172,16 @@ pub(crate) async fn mounts(
     Ok(mounts)
 }
 
-/// Finds the server of a sandbox that an earlier daemon left running, if its rules need one.
+/// Finds out how a sandbox has its codebase that an earlier daemon left running, with its server if there is one.
 pub(crate) async fn adopt(
     shared: &Arc<Shared>,
     id: &SandboxId,
     spec: &Spec,
     terms: &Terms,
 ) -> Result<(), Error> {
-    match spec.codebase() {
-        Some(_) if is_served(terms) => serving::adopt(shared, id).await,
-        Some(_) | None => Ok(()),
-    }
+    let Some(codebase) = spec.codebase() else { return Ok(()) };
+    let asks = kept(terms.rules.as_ref())?.asks();
+    serving::adopt(shared, id, codebase, asks).await
 }
 
 /// A directory of the tree, as it is now: no link is followed, because sandboxes may have put it there.
@@ -210,24 +208,36 @@ impl Broker {
             return Err(without(id));
         }
         let rules = or_all(meta.terms.rules.as_ref());
-        Ok(SandboxRules { rules, served: served_by(&meta.terms) })
+        let served = self.shared.codebases.serving.of(id).map(|served| served.by());
+        let effect = match served {
+            Some(ServedBy::Fuse) => RulesEffect::AtOnce,
+            Some(ServedBy::Passthrough) => RulesEffect::NextOpen,
+            Some(ServedBy::Bind) | None => RulesEffect::NextStart,
+        };
+        let served = served.unwrap_or_else(|| served_alone(&meta.terms));
+        Ok(SandboxRules { rules, served, effect, killed: None })
     }
 
-    /// Replaces the rules of a sandbox: at once where a server keeps the old ones and can keep the new ones, else only
-    /// if it is stopped.
+    /// Replaces the rules of a sandbox: while it runs if a server keeps them, else only if it is stopped.
+    /// `revoke` also ends processes that hold what they forbid.
     pub async fn replace_rules(
         &self,
         who: &Principal,
         id: &SandboxId,
-        rules: RulesDraft,
+        request: ReplaceRules,
     ) -> Result<SandboxRules, Error> {
+        let ReplaceRules { rules, revoke } = request;
         self.sandbox_rules(who, id)?;
         kept(Some(&rules))?;
         let patch = TermsPatch::default();
         let amendment = Amendment { patch, restart: Restart::No, rules: Some(rules) };
         let handle = self.shared.find(who, id)?;
         self.ask_to_amend(&handle, amendment).await?;
-        self.sandbox_rules(who, id)
+        let killed = match revoke {
+            Some(Revoke::Kill) => Some(revoke::kill_holders(&self.shared, id).await?),
+            None => None,
+        };
+        Ok(SandboxRules { killed, ..self.sandbox_rules(who, id)? })
     }
 
     /// What the rules of a sandbox, or those of the request, say of some paths.
@@ -259,10 +269,10 @@ pub(crate) async fn replace_served(
     id: &SandboxId,
     terms: &Terms,
 ) -> Result<(), Error> {
-    let Some(server) = shared.codebases.serving.of(id) else {
+    let Some(served) = shared.codebases.serving.of(id) else {
         return Err(Error::RulesServer { problem: serving::LOST.to_owned() });
     };
-    server.replace_rules(&rules_of(terms)?).await.map(drop).map_err(serving::failed)
+    served.server.replace_rules(&rules_of(terms)?).await.map(drop).map_err(serving::failed)
 }
 
 fn without(id: &SandboxId) -> Error {

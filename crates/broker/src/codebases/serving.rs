@@ -7,10 +7,11 @@
 //! restart of the daemon     server found by its socket, <data>/rules/<id>
 //! ```
 //!
-//! The kernel keeps what a server has told it until the server says otherwise, and a server knows of what passes
-//! through it. So a sandbox that is served has its codebase alone, and is told of what the API changes.
+//! The kernel keeps what a server has told it until the server says otherwise. Servers of one codebase tell each other
+//! what they change, and the API tells them; `members` knows who is there.
 
-use std::collections::HashMap;
+mod members;
+
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -22,43 +23,49 @@ use rustix::fs::{CWD, Mode as FileMode, OFlags, openat};
 use tokio::io::Interest;
 use tracing::{debug, warn};
 
+use super::refusals;
 use crate::error::Error;
 use crate::shared::Shared;
+use members::{Members, Way};
 use sandkeep_core::rules::Rules;
-use sandkeep_core::{CodebaseId, SandboxId};
+use sandkeep_core::{CodebaseMount, SandboxId, limits};
 use sandkeep_rulefs::{Ids, Mode, RulefsError, Server, Start};
 use sandkeep_runtime::Runtime;
+use sandkeep_sys::board::Board;
 use sandkeep_sys::reactor;
+
+pub(super) use members::{Asks, Decided, Serve, Served};
 
 /// This program itself, with the argument that makes it a server.
 const PROGRAM: [&str; 2] = ["/proc/self/exe", "rulefs"];
 /// Why a sandbox ends whose server did.
 pub const LOST: &str = "the server that keeps the rules of its codebase has ended";
 
-/// The servers of running sandboxes.
+/// How running sandboxes have their codebases.
 #[derive(Default)]
-pub(super) struct Serving(Mutex<HashMap<SandboxId, Arc<Server>>>);
+pub(super) struct Serving(Mutex<Members>);
 
 impl Serving {
     /// Held for a look or one change; nothing panics meanwhile.
-    fn all(&self) -> MutexGuard<'_, HashMap<SandboxId, Arc<Server>>> {
+    fn members(&self) -> MutexGuard<'_, Members> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, id: &SandboxId) -> Option<Arc<Server>> {
-        self.all().remove(id)
-    }
-
-    pub fn of(&self, id: &SandboxId) -> Option<Arc<Server>> {
-        self.all().get(id).cloned()
+    /// The server of a sandbox.
+    pub fn of(&self, id: &SandboxId) -> Option<Arc<Served>> {
+        match self.members().get(id) {
+            Some(Way::Served(served)) => Some(Arc::clone(served)),
+            Some(Way::Reads | Way::Writes | Way::Starting(_)) | None => None,
+        }
     }
 
     /// Takes out this very server; `false` if it was taken out, or replaced, before.
-    fn forget(&self, id: &SandboxId, server: &Arc<Server>) -> bool {
-        let mut all = self.all();
-        let same = all.get(id).is_some_and(|known| Arc::ptr_eq(known, server));
+    fn forget(&self, id: &SandboxId, server: &Arc<Served>) -> bool {
+        let mut members = self.members();
+        let same =
+            matches!(members.get(id), Some(Way::Served(known)) if Arc::ptr_eq(known, server));
         if same {
-            all.remove(id);
+            members.remove(id);
         }
         same
     }
@@ -76,47 +83,136 @@ async fn sockets(shared: &Arc<Shared>) -> Result<OwnedFd, Error> {
         .await
 }
 
-/// Starts the server of a sandbox that is about to be launched; its mount, detached.
+/// Decides how a sandbox that is about to be launched has its codebase. What it had before is ended.
+pub(super) async fn decide(
+    shared: &Arc<Shared>,
+    id: &SandboxId,
+    codebase: &CodebaseMount,
+    asks: Asks,
+) -> Result<Decided, Error> {
+    end(shared, id).await?;
+    let decided = shared.codebases.serving.members().decide(
+        id,
+        &codebase.codebase,
+        (asks, shared.policy.codebase_serving),
+        Board::create,
+    );
+    match decided {
+        Ok(Ok(decided)) => Ok(decided),
+        Ok(Err(error)) => Err(failed(RulefsError::Unreachable(error))),
+        Err(members::Exclusive { holder }) => Err(exclusive(codebase, holder)),
+    }
+}
+
+fn exclusive(codebase: &CodebaseMount, holder: SandboxId) -> Error {
+    Error::CodebaseExclusive { name: codebase.name.clone(), holder }
+}
+
+/// Starts the server of a sandbox as it was decided; its mount, detached.
 pub(super) async fn serve(
     shared: &Arc<Shared>,
     id: &SandboxId,
-    tree: &Path,
-    rules: &Rules,
+    codebase: &CodebaseMount,
+    (tree, rules): (&Path, &Rules),
+    decided: Serve,
 ) -> Result<OwnedFd, Error> {
-    end(shared, id).await?;
-    let home = sockets(shared).await?;
-    let command = PROGRAM.map(OsString::from);
-    let start = Start {
-        command: &command,
-        tree,
-        rules,
-        mode: Mode::ZeroMessage,
-        ids: Ids::SAME,
-        home: home.as_fd(),
-        socket: id.as_str(),
-    };
-    let (server, mount) = Server::start(start).await.map_err(failed)?;
-    watch(shared, id, Arc::new(server));
-    Ok(mount)
+    let started = start(shared, id, (tree, rules), &decided).await;
+    let board = Arc::clone(&decided.board);
+    match started {
+        Ok((server, mode, mount)) => {
+            watch(shared, id, codebase, Arc::new(Served { server, mode, board }));
+            Ok(mount)
+        }
+        Err(error) => {
+            shared.codebases.serving.members().remove(id);
+            match decided.holder {
+                None => Err(error),
+                Some(holder) => {
+                    debug!(%id, %error, "no server can be started beside a sandbox that writes");
+                    Err(exclusive(codebase, holder))
+                }
+            }
+        }
+    }
 }
 
-/// Finds the server that an earlier daemon started for a sandbox that runs. Without it the sandbox is of no use.
-pub(super) async fn adopt(shared: &Arc<Shared>, id: &SandboxId) -> Result<(), Error> {
+async fn start(
+    shared: &Arc<Shared>,
+    id: &SandboxId,
+    (tree, rules): (&Path, &Rules),
+    decided: &Serve,
+) -> Result<(Server, Mode, OwnedFd), Error> {
     let home = sockets(shared).await?;
-    match Server::reconnect(home.as_fd(), id.as_str()).await.map_err(failed)? {
-        Some(server) => {
-            watch(shared, id, Arc::new(server));
-            Ok(())
+    let command = PROGRAM.map(OsString::from);
+    let mut modes = decided.modes.iter().copied().peekable();
+    loop {
+        let Some(mode) = modes.next() else {
+            return Err(failed(RulefsError::Unreachable(io::ErrorKind::Unsupported.into())));
+        };
+        let start = Start {
+            command: &command,
+            tree,
+            rules,
+            mode,
+            ids: Ids::SAME,
+            board: &decided.board,
+            writers: decided.writers,
+            home: home.as_fd(),
+            socket: id.as_str(),
+        };
+        match Server::start(start).await {
+            Ok((server, mount)) => return Ok((server, mode, mount)),
+            Err(error) if modes.peek().is_some() => {
+                debug!(%id, %error, "a codebase cannot be served with passthrough here");
+            }
+            Err(error) => return Err(failed(error)),
         }
-        None => Err(failed(RulefsError::Unreachable(io::Error::other(LOST)))),
     }
+}
+
+/// Finds out how a sandbox that runs has its codebase, and finds its server again if it has one. Without it the sandbox
+/// is of no use.
+pub(super) async fn adopt(
+    shared: &Arc<Shared>,
+    id: &SandboxId,
+    codebase: &CodebaseMount,
+    asks: Asks,
+) -> Result<(), Error> {
+    let home = sockets(shared).await?;
+    let server = Server::reconnect(home.as_fd(), id.as_str()).await.map_err(failed)?;
+    let Some(server) = server else {
+        let found = rustix::fs::statat(&home, id.as_str(), rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
+        let way = match asks {
+            Asks::Read => Way::Reads,
+            Asks::Write => Way::Writes,
+            Asks::Server => return Err(failed(RulefsError::Unreachable(io::Error::other(LOST)))),
+        };
+        // Rules that mounts could keep may have had a server, because others had one.
+        if found.is_ok() {
+            return Err(failed(RulefsError::Unreachable(io::Error::other(LOST))));
+        }
+        shared.codebases.serving.members().set(id, &codebase.codebase, way);
+        return Ok(());
+    };
+    let (board, mode) = server.join().await.map_err(failed)?;
+    let known = shared.codebases.serving.members().board(&codebase.codebase);
+    let board = known.unwrap_or_else(|| Arc::new(board));
+    watch(shared, id, codebase, Arc::new(Served { server, mode, board }));
+    Ok(())
 }
 
 /// Ends the server of a sandbox, if it has one, whichever daemon started it. The sandbox no longer runs.
 pub(crate) async fn end(shared: &Arc<Shared>, id: &SandboxId) -> Result<(), Error> {
-    let known = shared.codebases.serving.take(id);
-    if let Some(server) = known {
-        return server.stop().await.map_err(failed);
+    if let Some(handle) = shared.supervised(id) {
+        handle.set_served(None);
+    }
+    let way = shared.codebases.serving.members().remove(id);
+    if let Some(Way::Served(served)) = way {
+        refusals::emit(shared, id, &served).await;
+        let stopped = served.server.stop().await;
+        // The others need not ask any more about what it had open.
+        sandkeep_rulefs::left(&served.board, served.server.member());
+        return stopped.map_err(failed);
     }
     let home = sockets(shared).await?;
     if let Some(server) = Server::reconnect(home.as_fd(), id.as_str()).await.map_err(failed)? {
@@ -129,20 +225,29 @@ pub(crate) async fn end(shared: &Arc<Shared>, id: &SandboxId) -> Result<(), Erro
 }
 
 /// Ends the sandbox when its server does.
-fn watch(shared: &Arc<Shared>, id: &SandboxId, server: Arc<Server>) {
-    shared.codebases.serving.all().insert(id.clone(), Arc::clone(&server));
+fn watch(shared: &Arc<Shared>, id: &SandboxId, codebase: &CodebaseMount, served: Arc<Served>) {
+    let way = Way::Served(Arc::clone(&served));
+    shared.codebases.serving.members().set(id, &codebase.codebase, way);
+    if let Some(handle) = shared.supervised(id) {
+        handle.set_served(Some(served.by()));
+    }
     let (shared, id) = (Arc::clone(shared), id.clone());
     let tasks = shared.tasks.clone();
     tasks.spawn(async move {
-        let watched = server.pidfd().try_clone_to_owned();
+        let watched = served.server.pidfd().try_clone_to_owned();
         let watched = watched.and_then(|pidfd| reactor::watch(pidfd, Interest::READABLE));
         let Ok(watched) = watched else { return };
-        tokio::select! {
-            () = shared.closing.cancelled() => return,
-            _ = watched.readable() => {}
+        loop {
+            tokio::select! {
+                () = shared.closing.cancelled() => return,
+                _ = watched.readable() => break,
+                () = tokio::time::sleep(limits::REFUSALS_INTERVAL) => {
+                    refusals::emit(&shared, &id, &served).await;
+                }
+            }
         }
         // Whoever stops it has taken it out before.
-        if !shared.codebases.serving.forget(&id, &server) {
+        if !shared.codebases.serving.forget(&id, &served) {
             return;
         }
         let Some(handle) = shared.supervised(&id) else { return };
@@ -163,13 +268,13 @@ fn watch(shared: &Arc<Shared>, id: &SandboxId, server: Arc<Server>) {
 
 /// Tells the servers of a codebase that the API has changed something in it. To them it is as with new rules: all names
 /// are looked up again.
-pub(super) async fn changed(shared: &Arc<Shared>, codebase: &CodebaseId) {
-    for id in super::users(shared, codebase) {
-        let Some(server) = shared.codebases.serving.of(&id) else { continue };
+pub(super) async fn changed(shared: &Arc<Shared>, codebase: &sandkeep_core::CodebaseId) {
+    let servers = shared.codebases.serving.members().servers(codebase);
+    for (id, served) in servers {
         let Some(handle) = shared.supervised(&id) else { continue };
         let rules = super::mounting::rules_of(&handle.meta().terms);
         let told = match rules {
-            Ok(rules) => server.replace_rules(&rules).await.map(drop).map_err(failed),
+            Ok(rules) => served.server.replace_rules(&rules).await.map(drop).map_err(failed),
             Err(error) => Err(error),
         };
         if let Err(error) = told {

@@ -83,9 +83,8 @@ impl Supervisor {
         let (status, _) = self.next(Trigger::Begin(Verb::Amend))?;
         let mut terms = self.meta.terms.patched(&amendment.patch, &self.shared.policy.timeouts)?;
         if let Some(rules) = amendment.rules {
-            let before = terms.clone();
             terms.rules = Some(rules);
-            let served = codebases::is_served(&before) && codebases::is_served(&terms);
+            let served = codebases::is_served(&self.shared, self.id());
             let state = self.status().state();
             if served && state == State::Running {
                 codebases::replace_served(&self.shared, self.id(), &terms).await?;
@@ -143,7 +142,7 @@ impl Supervisor {
         let has_codebase = self.meta.spec.codebase().is_some();
         if !has_codebase
             || self.status().state() != State::Running
-            || !codebases::is_served(&self.meta.terms)
+            || !codebases::is_served(&self.shared, self.id())
         {
             return;
         }

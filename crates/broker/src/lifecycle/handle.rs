@@ -18,6 +18,7 @@ use crate::network::NetworkRoom;
 use crate::ports::Ports;
 use crate::shared::Shared;
 use crate::stats::Space;
+use sandkeep_core::api::ServedBy;
 use sandkeep_core::{SandboxId, Verb, limits};
 use sandkeep_home::Meta;
 use sandkeep_traces::step;
@@ -40,6 +41,8 @@ pub(crate) struct Handle {
     pub network: Arc<NetworkRoom>,
     /// Why the daemon ends it, for the supervisor that sees it die.
     pub(super) ended_because: Mutex<Option<String>>,
+    /// How the server of its codebase's rules serves, while it has one.
+    pub(super) served: Mutex<Option<ServedBy>>,
 }
 
 impl Handle {
@@ -51,6 +54,14 @@ impl Handle {
     /// The death that comes next has this reason.
     pub fn ends_because(&self, reason: String) {
         *self.ended_because.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
+    }
+
+    pub fn served(&self) -> Option<ServedBy> {
+        *self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn set_served(&self, served: Option<ServedBy>) {
+        *self.served.lock().unwrap_or_else(PoisonError::into_inner) = served;
     }
 
     /// Says that somebody waits for a destroy, until it is dropped.

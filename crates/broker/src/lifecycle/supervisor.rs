@@ -143,6 +143,7 @@ impl Supervisor {
             processes: Processes::default(),
             network: Arc::default(),
             ended_because: Mutex::default(),
+            served: Mutex::default(),
         });
         let supervisor = Self {
             shared: Arc::clone(shared),

@@ -97,8 +97,10 @@ pub struct MountedCodebase {
 pub enum ServedBy {
     /// By mounts alone: as fast as any other directory.
     Bind,
-    /// By a FUSE server of the sandbox's own, which judges every name.
+    /// By a FUSE server of the sandbox's own, which judges every name. New rules also apply to open files.
     Fuse,
+    /// By such a server, while the kernel reads and writes contents by itself. New rules apply to the next open.
+    Passthrough,
 }
 
 /// The rules of a sandbox's codebase.
@@ -107,12 +109,40 @@ pub struct SandboxRules {
     /// As they were given; `full-access` if none were.
     pub rules: RulesDraft,
     pub served: ServedBy,
+    /// When rules apply that replace these.
+    pub effect: RulesEffect,
+    /// How many processes `revoke` has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub killed: Option<u64>,
+}
+
+/// What happens to files that are open and that new rules forbid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Revoke {
+    /// The processes that have them open or mapped are ended.
+    Kill,
+}
+
+/// When new rules apply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RulesEffect {
+    /// At once, also to open files and mapped pages.
+    AtOnce,
+    /// To names at once, to files when they are opened next, as after chmod.
+    NextOpen,
+    /// When the sandbox starts next.
+    NextStart,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReplaceRules {
     pub rules: RulesDraft,
+    /// Default: open files stay open where rules apply from the next open on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoke: Option<Revoke>,
 }
 
 /// Paths to be judged by rules.

@@ -179,7 +179,8 @@ impl Happening {
             | EventKind::WebhookDeleted { .. }
             | EventKind::WebhookDisabled { .. }
             | EventKind::CodebaseCreated { .. }
-            | EventKind::CodebaseDeleted { .. } => return None,
+            | EventKind::CodebaseDeleted { .. }
+            | EventKind::CodebaseRefused { .. } => return None,
         })
     }
 }

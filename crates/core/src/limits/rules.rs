@@ -40,3 +40,18 @@ pub const RULEFS_TAKEOVERS_MAX: u32 = 5;
 pub const RULEFS_SETTLED: Duration = Duration::from_secs(1);
 /// The journal of known files is rewritten when it is larger than this and twice what it has to say.
 pub const RULEFS_JOURNAL_MIN_BYTES: u64 = 1024 * 1024;
+
+/// What a board keeps for readers at least; at most about three times as much. See `sys::board`.
+pub const BOARD_KEPT_BYTES: u64 = 1024 * 1024;
+/// One record: a name of 255 bytes and some numbers.
+pub const BOARD_RECORD_MAX_BYTES: usize = 512;
+/// Files that other servers of a tree have open for writing. With more, the kernel asks about every name and file.
+pub const RULEFS_WRITTEN_MAX: usize = 16_384;
+/// How many files one request to a server asks about.
+pub const RULEFS_INODES_MAX: usize = 4_096;
+/// How often processes are looked for that hold what new rules forbid.
+pub const REVOKE_ROUNDS_MAX: usize = 16;
+/// How often a server is asked what it has refused, how long it may take to answer, and how many events may follow.
+pub const REFUSALS_INTERVAL: Duration = Duration::from_secs(2);
+pub const REFUSALS_ANSWER: Duration = Duration::from_secs(1);
+pub const REFUSAL_EVENTS_MAX: usize = 8;

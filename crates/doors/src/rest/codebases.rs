@@ -387,9 +387,10 @@ pub async fn rules(
     Ok(Json(broker.sandbox_rules(&who, &id)?))
 }
 
-/// Replace the rules of a stopped sandbox's codebase
+/// Replace the rules of a sandbox's codebase
 ///
-/// They hold from its next start. Rules that only mounts keep cannot change under running processes: stop it first.
+/// `effect` says when they apply. Rules that only mounts keep cannot change under running processes: stop it first. With
+/// `revoke: "kill"`, processes end that have files open or mapped which the new rules forbid.
 #[utoipa::path(
     put, path = "/api/v1/sandboxes/{id}/rules", operation_id = "replace_rules", tag = "codebases",
     params(("id" = SandboxId, Path)),
@@ -403,8 +404,8 @@ pub async fn replace_rules(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<SandboxRules>, Refusal> {
-    let api::ReplaceRules { rules } = body::required(&headers, body).await?;
-    Ok(Json(broker.replace_rules(&who, &id, rules).await?))
+    let request: api::ReplaceRules = body::required(&headers, body).await?;
+    Ok(Json(broker.replace_rules(&who, &id, request).await?))
 }
 
 /// Say what the rules of a sandbox allow for some paths, and which rule decides

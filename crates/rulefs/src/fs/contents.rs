@@ -4,16 +4,18 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, SeekFrom, fdatasync, fsync};
+use rustix::fs::{FallocateFlags, Mode as FileMode, OFlags, SeekFrom, fdatasync, fsync};
 use rustix::io::Errno;
 use sandkeep_core::limits;
 use sandkeep_core::rules::Permission;
+use sandkeep_sys::fuse;
 
 use super::attributes::drop_set_ids;
 use super::{Answer, Filesystem, Handled, Locked, done};
-use crate::control::{Action, Mode};
-use crate::journal::Record;
+use crate::control::{Action, Mode, Writers};
+use crate::journal::{Backed, Record};
 use crate::opened::Access;
+use crate::peers::Told;
 use crate::table::Kind;
 use crate::wire::{self, Fields, Header, Reply, open};
 
@@ -36,49 +38,89 @@ impl Filesystem {
         if permission < wanted {
             return Err(self.refuse(&mut locked, header, header.node, Action::Open));
         }
-        self.opened(&mut locked, header.node).map(Answer::Reply)
+        let access = match wanted {
+            Permission::Write => Access::Write,
+            _ => Access::Read,
+        };
+        self.opened(&mut locked, header.node, access).map(Answer::Reply)
     }
 
     pub(super) fn open_directory(&self, header: &Header) -> Handled {
         if self.mode == Mode::ZeroMessage {
             return Err(Errno::NOSYS);
         }
-        if self.lock().is_closed(header.node)? {
+        let locked = self.lock();
+        if locked.is_closed(header.node)? {
             return Err(Errno::ACCESS);
         }
-        let flags = open::CACHE_DIR | open::KEEP_CACHE;
+        let flags = match locked.written.writers() {
+            Writers::Tell => open::CACHE_DIR | open::KEEP_CACHE,
+            Writers::Silent => 0,
+        };
         Ok(Answer::Reply(Reply::default().u64(0).u32(flags).u32(0)))
     }
 
     /// The part of an answer that is about an open file.
-    pub(super) fn opened(&self, locked: &mut Locked, id: u64) -> Result<Reply, Errno> {
+    pub(super) fn opened(
+        &self,
+        locked: &mut Locked,
+        id: u64,
+        access: Access,
+    ) -> Result<Reply, Errno> {
         if self.mode == Mode::ZeroMessage {
             // A handle would never be released.
             return Ok(Reply::default().u64(0).u32(open::KEEP_CACHE).u32(0));
         }
         let known = locked.backings.get(&id).copied();
-        let backing = match known {
-            Some((backing, _)) => backing,
+        let mut backed = match known {
+            Some(backed) => backed,
             None => {
                 // One for all: what the user may do with it, the kernel takes from the user's own flags.
                 let file = locked.file(id, Access::Read)?;
-                sandkeep_sys::fuse::backing_open(&self.connection, file).map_err(errno)?
+                let backing = fuse::backing_open(&self.connection, file).map_err(errno)?;
+                Backed { backing, opens: 0, writers: 0 }
             }
         };
-        locked.set_backing(id, backing, known.map_or(1, |(_, count)| count + 1));
-        let flags = open::PASSTHROUGH | open::NOFLUSH;
-        Ok(Reply::default().u64(id).u32(flags).u32(backing))
-    }
-
-    pub(super) fn release(&self, header: &Header) -> Handled {
-        let mut locked = self.lock();
-        if let Some((backing, count)) = locked.backings.get(&header.node).copied() {
-            locked.set_backing(header.node, backing, count.saturating_sub(1));
-            if count <= 1 {
-                sandkeep_sys::fuse::backing_close(&self.connection, backing).map_err(errno)?;
+        backed.opens += 1;
+        if access == Access::Write {
+            backed.writers += 1;
+            if backed.writers == 1 {
+                self.peers.tell(&Told::Writing(locked.table.get(id)?.key.file()));
             }
         }
+        locked.set_backed(id, backed);
+        let flags = open::PASSTHROUGH | open::NOFLUSH;
+        Ok(Reply::default().u64(id).u32(flags).u32(backed.backing))
+    }
+
+    pub(super) fn release(&self, header: &Header, mut fields: Fields<'_>) -> Handled {
+        fields.u64()?;
+        let flags = fields.u32()?;
+        let mut locked = self.lock();
+        let id = header.node;
+        let Some(mut backed) = locked.backings.get(&id).copied() else { return Ok(done()) };
+        backed.opens = backed.opens.saturating_sub(1);
+        if flags & ACCESS_MODE != 0 {
+            backed.writers = backed.writers.saturating_sub(1);
+            if backed.writers == 0 {
+                self.peers.tell(&Told::Written(locked.table.get(id)?.key.file()));
+                self.tell_twins(&locked, id);
+            }
+        }
+        locked.set_backed(id, backed);
+        if backed.opens == 0 {
+            fuse::backing_close(&self.connection, backed.backing).map_err(errno)?;
+        }
         Ok(done())
+    }
+
+    /// Whether the kernel can read and write files of this tree by itself; not on every file system.
+    pub fn check_passthrough(&self) -> Result<(), Errno> {
+        let root = self.lock().opened.root();
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(root, ".", flags, FileMode::RUSR)?;
+        let backing = fuse::backing_open(&self.connection, file).map_err(errno)?;
+        fuse::backing_close(&self.connection, backing).map_err(errno)
     }
 
     pub(super) fn read(&self, header: &Header, mut fields: Fields<'_>) -> Handled {
@@ -96,6 +138,7 @@ impl Filesystem {
             }
         }
         reply.truncate(done);
+        self.let_go(header.node);
         Ok(Answer::Reply(reply))
     }
 
@@ -197,24 +240,37 @@ impl Filesystem {
         locked.file(header.node, access)
     }
 
-    /// Other nodes of a file that was changed have pages and attributes of their own in the kernel.
+    /// Other nodes of a file that was changed have pages and attributes of their own in the kernel, and so it has in the
+    /// other kernels' views: those of the other sandboxes on this tree.
     pub(super) fn changed(&self, locked: &mut Locked, id: u64) {
         let Ok(node) = locked.table.get(id) else { return };
-        let twins = Permission::ALL.map(|permission| crate::table::Key { permission, ..node.key });
-        for twin in twins.into_iter().filter_map(|key| locked.table.find(key)) {
-            if twin != id {
-                self.notices.add(twin);
-            }
+        self.peers.tell(&Told::File(node.key.file()));
+        self.tell_twins(locked, id);
+    }
+
+    fn tell_twins(&self, locked: &Locked, id: u64) {
+        let Ok(node) = locked.table.get(id) else { return };
+        let twins = locked.table.nodes_of(node.key.file()).iter();
+        twins.filter(|twin| **twin != id).for_each(|twin| self.notices.add(*twin));
+    }
+
+    /// Has the kernel drop pages that it is about to be given, if somebody else may be writing the file unseen.
+    fn let_go(&self, id: u64) {
+        let locked = self.lock();
+        let Ok(node) = locked.table.get(id) else { return };
+        if locked.written.is_volatile(node.key.file()) {
+            // It waits until the pages have been answered.
+            self.notices.add(id);
         }
     }
 }
 
 impl Locked {
-    fn set_backing(&mut self, id: u64, backing: u32, count: u64) {
-        self.table.record(|| Record::Backing((id, backing, count)));
-        match count {
+    fn set_backed(&mut self, id: u64, backed: Backed) {
+        self.table.record(|| Record::Backing((id, backed)));
+        match backed.opens {
             0 => drop(self.backings.remove(&id)),
-            _ => drop(self.backings.insert(id, (backing, count))),
+            _ => drop(self.backings.insert(id, backed)),
         }
     }
 

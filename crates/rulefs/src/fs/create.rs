@@ -13,6 +13,8 @@ use sandkeep_core::rules::Permission;
 use super::opening::open_beneath;
 use super::{Answer, Filesystem, Handled, Locked, Place, key};
 use crate::control::Action;
+use crate::opened::Access;
+use crate::peers::Told;
 use crate::table::{Key, Kind};
 use crate::wire::{Fields, Header};
 
@@ -63,6 +65,7 @@ impl Filesystem {
             unlinkat(&dir, name, removed_as)?;
             return Err(error);
         }
+        self.renamed(&locked, &place);
         let stat = locked.stat_name(place.dir, name)?;
         Ok(Answer::Reply(self.entry(&mut locked, &place, &stat)))
     }
@@ -81,6 +84,7 @@ impl Filesystem {
                     unlinkat(&dir, name, AtFlags::empty())?;
                     return Err(error);
                 }
+                self.renamed(&locked, &place);
                 file
             }
             // Somebody else was faster; the name is one that may be written.
@@ -89,6 +93,8 @@ impl Filesystem {
                     open_beneath(&dir, name, OFlags::RDWR | OFlags::NONBLOCK, Mode::empty())?;
                 if OFlags::from_bits_retain(flags).contains(OFlags::TRUNC) {
                     rustix::fs::ftruncate(&file, 0)?;
+                    let stat = fstat(&file)?;
+                    self.peers.tell(&Told::File((stat.st_dev, stat.st_ino)));
                 }
                 file
             }
@@ -97,14 +103,14 @@ impl Filesystem {
         let stat = fstat(&file)?;
         let mut reply = self.entry(&mut locked, &place, &stat);
         let id = locked.table.find(key(&stat, place.permission)).ok_or(Errno::STALE)?;
-        locked.opened.add(id, crate::opened::Access::Write, file);
-        reply.append(&self.opened(&mut locked, id)?);
+        locked.opened.add(id, Access::Write, file);
+        reply.append(&self.opened(&mut locked, id, access_of(flags))?);
         Ok(Answer::Reply(reply))
     }
 
     /// A file that has no name, as O_TMPFILE makes it. Giving it one is a link, for which the rules hold.
     pub(super) fn create_nameless(&self, header: &Header, mut fields: Fields<'_>) -> Handled {
-        let (_, mode, umask) = (fields.u32()?, fields.u32()?, fields.u32()?);
+        let (opened, mode, umask) = (fields.u32()?, fields.u32()?, fields.u32()?);
         let owner = (self.on_disk(header.uid)?, self.on_disk(header.gid)?);
         let mut locked = self.lock();
         let state = Arc::clone(locked.table.directory(header.node)?);
@@ -120,7 +126,7 @@ impl Filesystem {
         let stat = fstat(&file)?;
         let id = locked.table.add_nameless(key(&stat, Permission::Write), Arc::new(file));
         let mut reply = self.entry_of(&locked, id, &stat, Permission::Write, &Kind::File);
-        reply.append(&self.opened(&mut locked, id)?);
+        reply.append(&self.opened(&mut locked, id, access_of(opened))?);
         Ok(Answer::Reply(reply))
     }
 
@@ -152,7 +158,15 @@ impl Filesystem {
             // It was replaced between two system calls by somebody outside of the mount.
             return Err(Errno::STALE);
         }
+        self.renamed(&locked, &place);
+        self.peers.tell(&Told::File((stat.st_dev, stat.st_ino)));
         Ok(Answer::Reply(self.entry(&mut locked, &place, &stat)))
+    }
+
+    /// A name is another file's, a new one, or gone: the other servers of the tree are told.
+    pub(super) fn renamed(&self, locked: &Locked, place: &Place<'_>) {
+        let Ok(dir) = locked.table.get(place.dir) else { return };
+        self.peers.tell(&Told::Name { dir: dir.key.file(), name: place.name.to_vec() });
     }
 
     /// A name that may be written.
@@ -204,6 +218,14 @@ impl Locked {
         let found = rustix::fs::statat(&above, &*from.name, AtFlags::SYMLINK_NOFOLLOW);
         found.is_ok_and(|stat| is_source(&stat, key))
             && linkat(above, &*from.name, dir, name, AtFlags::empty()).is_ok()
+    }
+}
+
+/// How a file is opened that is created meanwhile: the flags of an open.
+fn access_of(flags: u32) -> Access {
+    match OFlags::from_bits_retain(flags) & OFlags::ACCMODE {
+        OFlags::RDONLY => Access::Read,
+        _ => Access::Write,
     }
 }
 

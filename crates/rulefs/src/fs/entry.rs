@@ -6,7 +6,7 @@ use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 use sandkeep_core::rules::Permission;
 
-use super::{Answer, Epochs, FOR_EVER_SECS, Filesystem, Handled, Locked, Place, key, kind_of};
+use super::{Answer, Epochs, Filesystem, Handled, Locked, Place, key, kind_of};
 use crate::table::Kind;
 use crate::wire::Reply;
 
@@ -97,7 +97,8 @@ impl Filesystem {
         let stat = locked.stat(id)?;
         let node = locked.table.get(id)?;
         let attributes = self.attributes(locked, &stat, node.key.permission, &node.kind);
-        let mut reply = Reply::default().u64(FOR_EVER_SECS).u64(0);
+        let mut reply =
+            Reply::default().u64(locked.written.attributes_secs(node.key.file())).u64(0);
         reply.append(&attributes);
         Ok(Answer::Reply(reply))
     }
@@ -121,21 +122,25 @@ impl Filesystem {
         permission: Permission,
         kind: &Kind,
     ) -> Reply {
-        let reply = Reply::default().u64(id).u64(0);
-        let mut reply = reply.u64(FOR_EVER_SECS).u64(FOR_EVER_SECS).u32(0).u32(0);
+        let (names, attributes) = (
+            locked.written.names_secs(),
+            locked.written.attributes_secs((stat.st_dev, stat.st_ino)),
+        );
+        let mut reply = Reply::default().u64(id).u64(0).u64(names).u64(attributes).u32(0).u32(0);
         reply.append(&self.attributes(locked, stat, permission, kind));
         reply
     }
 
     /// The answer for a name that does not exist, which the kernel remembers.
-    pub(super) fn missing(&self) -> Answer {
-        Answer::Reply((0..13).fold(Reply::default().u64(0).u64(0).u64(FOR_EVER_SECS), Reply::u64))
+    pub(super) fn missing(&self, locked: &Locked) -> Answer {
+        let reply = Reply::default().u64(0).u64(0).u64(locked.written.names_secs());
+        Answer::Reply((0..13).fold(reply, |reply, _| reply.u64(0)))
     }
 
     /// The answer for a name that is hidden: it looks the same from inside.
-    pub(super) fn hidden(&self) -> Handled {
+    pub(super) fn hidden(&self, locked: &Locked) -> Handled {
         match self.epochs {
-            Epochs::Known => Ok(self.missing()),
+            Epochs::Known => Ok(self.missing(locked)),
             Epochs::Unknown => Err(Errno::NOENT),
         }
     }

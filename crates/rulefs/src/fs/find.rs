@@ -20,14 +20,14 @@ impl Filesystem {
         if place.permission == Permission::None
             && !locked.rules.may_reach(&place.state, Permission::View)
         {
-            return self.hidden();
+            return self.hidden(&locked);
         }
         let stat = match locked.stat_name(place.dir, name) {
-            Err(Errno::NOENT) => return Ok(self.missing()),
+            Err(Errno::NOENT) => return Ok(self.missing(&locked)),
             found => found?,
         };
         if !locked.shows(&place, &stat)? {
-            return self.hidden();
+            return self.hidden(&locked);
         }
         Ok(Answer::Reply(self.entry(&mut locked, &place, &stat)))
     }

@@ -146,7 +146,9 @@ impl Locked {
                 return Ok(stat);
             }
         }
-        Err(Errno::STALE)
+        // Somebody else has removed it while it is open here.
+        let opened = [Access::Write, Access::Read].map(|access| self.opened.get(id, access));
+        opened.into_iter().flatten().next().map_or(Err(Errno::STALE), |opened| fstat(opened))
     }
 
     fn verify(&self, id: u64, stat: &Stat) -> Result<(), Errno> {

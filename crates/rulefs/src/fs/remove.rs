@@ -12,6 +12,7 @@ use super::opening::open_beneath;
 use super::{Filesystem, Handled, Locked, Place, done, is_directory, key};
 use crate::control::Action;
 use crate::opened::Access;
+use crate::peers::Told;
 use crate::table::Kind;
 use crate::wire::{Fields, Header, op};
 
@@ -24,7 +25,8 @@ impl Filesystem {
         let loses = locked.prepare_loss(&place, &stat)?;
         unlinkat(dir, name, flags)?;
         locked.lost(loses, &place);
-        self.changed_stat(&locked, &stat);
+        self.renamed(&locked, &place);
+        self.removed_stat(&locked, &stat);
         Ok(done())
     }
 
@@ -75,9 +77,18 @@ impl Filesystem {
             locked.lost(loses, &to);
             if let Some(stat) = &replaced {
                 locked.move_name(stat, &to, exchanges.then_some(&from));
-                self.changed_stat(&locked, stat);
+                match exchanges {
+                    true => self.changed_stat(&locked, stat),
+                    false => self.removed_stat(&locked, stat),
+                }
             }
             locked.move_name(&moved, &from, Some(&to));
+            self.renamed(&locked, &from);
+            self.renamed(&locked, &to);
+            self.found_at(&locked, &moved, &to);
+            if let Some(stat) = replaced.as_ref().filter(|_| exchanges) {
+                self.found_at(&locked, stat, &from);
+            }
         }
         Ok(done())
     }
@@ -98,10 +109,25 @@ impl Filesystem {
     }
 
     fn changed_stat(&self, locked: &Locked, stat: &Stat) {
-        let twins = Permission::ALL.map(|permission| locked.table.find(key(stat, permission)));
+        let file = key(stat, Permission::Write).file();
         let written = locked.table.find(key(stat, Permission::Write));
-        for twin in twins.into_iter().flatten().filter(|twin| Some(*twin) != written) {
-            self.notices.add(twin);
+        let twins = locked.table.nodes_of(file).iter();
+        twins.filter(|twin| Some(**twin) != written).for_each(|twin| self.notices.add(*twin));
+        self.peers.tell(&Told::File(file));
+    }
+
+    /// Where a file is now that was moved.
+    fn found_at(&self, locked: &Locked, stat: &Stat, place: &Place<'_>) {
+        let Ok(dir) = locked.table.get(place.dir) else { return };
+        let (file, dir) = (key(stat, Permission::Write).file(), dir.key.file());
+        self.peers.tell(&Told::Found { file, dir, name: place.name.to_vec() });
+    }
+
+    /// The same for a file that has lost this name.
+    fn removed_stat(&self, locked: &Locked, before: &Stat) {
+        self.changed_stat(locked, before);
+        if is_directory(before) || before.st_nlink == 1 {
+            self.peers.tell(&Told::Part(key(before, Permission::Write).file()));
         }
     }
 }

@@ -6,17 +6,19 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use sandkeep_core::rules::Rules;
 
+use super::files::Files;
 use super::{Key, Kind, Name, Names, Node, Table};
 use crate::control::WireRules;
 use crate::fs::Epochs;
-use crate::journal::{Backing, Files, KindTag, NodeImage, Record};
+use crate::journal::{Backed, Backing, Files as JournalFiles, KindTag, NodeImage, Record};
+use crate::wire::ROOT;
 
 /// What a killed server knew.
 pub struct Restored {
     pub table: Table,
     pub rules: Rules,
     pub epochs: Epochs,
-    pub backings: HashMap<u64, (u32, u64)>,
+    pub backings: HashMap<u64, Backed>,
 }
 
 impl Kind {
@@ -42,30 +44,24 @@ impl Key {
 
 impl Table {
     /// Everything, for the start of a journal.
-    pub fn image(
-        &self,
-        rules: &Rules,
-        backings: &HashMap<u64, (u32, u64)>,
-        epochs: Epochs,
-    ) -> Record {
+    pub fn image(&self, rules: &Rules, backings: &HashMap<u64, Backed>, epochs: Epochs) -> Record {
         let name = |name: &Name| (name.dir, name.name.to_vec());
         let node = |(id, node): (u64, &Node)| -> NodeImage {
             let names = node.names.as_slice().iter().map(name).collect();
             (id, node.key.image(), node.kind.tag(), names, node.lookups)
         };
-        let backing = |(id, (backing, count)): (&u64, &(u32, u64))| (*id, *backing, *count);
         Record::Image {
             next: self.next,
             nodes: self.ids().map(node).collect(),
             rules: WireRules::from(rules),
-            backings: backings.iter().map(backing).collect(),
+            backings: backings.iter().map(|(id, backed)| (*id, *backed)).collect(),
             epochs,
         }
     }
 
     /// The table after these records. A file that had no name left was kept open by the server that is gone, and is
     /// lost with it.
-    pub fn restore(journal: &Files) -> Result<Restored, Errno> {
+    pub fn restore(journal: &JournalFiles) -> Result<Restored, Errno> {
         let (records, journal) = journal.read()?;
         let mut records = records.into_iter();
         let Some(Record::Image { next, nodes, rules, backings, epochs }) = records.next() else {
@@ -76,10 +72,7 @@ impl Table {
             table: Self::of_image(next, nodes, &rules),
             rules,
             epochs,
-            backings: backings
-                .into_iter()
-                .map(|(id, backing, count)| (id, (backing, count)))
-                .collect(),
+            backings: backings.into_iter().collect(),
         };
         records.try_for_each(|record| restored.replay(record))?;
         restored.table.journal = Some(journal);
@@ -88,13 +81,17 @@ impl Table {
 
     fn of_image(next: u64, nodes: Vec<NodeImage>, rules: &Rules) -> Self {
         let unknown = Arc::new(rules.root());
-        let mut table = Self { nodes: HashMap::new(), by_key: HashMap::new(), next, journal: None };
+        let (nodes_by_id, files) = (HashMap::new(), Files::default());
+        let mut table = Self { nodes: nodes_by_id, files, next, journal: None };
         for (id, key, tag, names, lookups) in nodes {
             let key = Key::of_image(key);
             let kind = kind(tag, &unknown);
             let names = names.into_iter().map(|(dir, name)| Name { dir, name: name.into() });
             let names = Names::Several(names.collect());
-            table.by_key.entry(key).or_insert(id);
+            // One without a name is not found: its number may be that of another file by now.
+            if id == ROOT || !names.as_slice().is_empty() {
+                table.files.add(key.file(), id);
+            }
             let (children, kept) = (0, None);
             let node = Node { key, kind, names, lookups, children, kept };
             table.nodes.insert(id, Box::new(node));
@@ -140,6 +137,7 @@ impl Restored {
             Record::AddName { id, dir, name } => table.add_name(id, dir, &name),
             Record::RemoveName { id, dir, name } => table.remove_name(id, dir, &name),
             Record::Forget { id, count } => drop(table.forget(id, count)),
+            Record::Part(file) => table.part(file),
             Record::Rules(rules) => {
                 self.rules = Rules::try_from(rules).map_err(|_| Errno::PROTO)?;
                 for judged in table.judge(&self.rules) {
@@ -154,10 +152,10 @@ impl Restored {
     }
 }
 
-fn set(backings: &mut HashMap<u64, (u32, u64)>, (id, backing, count): Backing) {
-    match count {
+fn set(backings: &mut HashMap<u64, Backed>, (id, backed): Backing) {
+    match backed.opens {
         0 => drop(backings.remove(&id)),
-        _ => drop(backings.insert(id, (backing, count))),
+        _ => drop(backings.insert(id, backed)),
     }
 }
 

@@ -5,12 +5,14 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::Arc;
 
 use rustix::fs::{Mode as FileMode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use sandkeep_core::rules::{Permission, Rule, Rules};
-use sandkeep_rulefs::{Ids, Mode, Server, Start};
+use sandkeep_rulefs::{Ids, Mode, Server, Start, Writers};
+use sandkeep_sys::board::Board;
 
 pub use crate::wait::wait_until;
 
@@ -18,6 +20,8 @@ pub const SERVER: &str = "serve-a-directory";
 
 pub struct Ground {
     dir: tempfile::TempDir,
+    tree: PathBuf,
+    board: Arc<Board>,
     pub server: Server,
     pub runtime: tokio::runtime::Runtime,
 }
@@ -56,13 +60,9 @@ impl Ground {
         files: &[&str],
         (ids, prepare): (Ids, impl FnOnce(&OwnedFd)),
     ) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(dir.path(), open).unwrap();
-        for name in ["tree", "mnt", "home"] {
-            std::fs::create_dir(dir.path().join(name)).unwrap();
-        }
+        let dir = place();
         let tree = dir.path().join("tree");
+        std::fs::create_dir(&tree).unwrap();
         for file in files {
             let path = tree.join(file);
             match file.ends_with('/') {
@@ -73,6 +73,24 @@ impl Ground {
                 }
             }
         }
+        let board = Arc::new(Board::create().unwrap());
+        Self::mounted(dir, (tree, board), (mode, Writers::Tell), rules, (ids, prepare))
+    }
+
+    /// Another mount of the same tree.
+    pub fn beside(&self, mode: Mode, writers: Writers, rules: &Rules) -> Self {
+        self.board.share();
+        let shared = (self.tree.clone(), Arc::clone(&self.board));
+        Self::mounted(place(), shared, (mode, writers), rules, (Ids::SAME, |_| {}))
+    }
+
+    fn mounted(
+        dir: tempfile::TempDir,
+        (tree, board): (PathBuf, Arc<Board>),
+        (mode, writers): (Mode, Writers),
+        rules: &Rules,
+        (ids, prepare): (Ids, impl FnOnce(&OwnedFd)),
+    ) -> Self {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let home = directory(&dir.path().join("home"));
         let start = Start {
@@ -81,13 +99,15 @@ impl Ground {
             rules,
             mode,
             ids,
+            board: &board,
+            writers,
             home: home.as_fd(),
             socket: "rulefs",
         };
         let (server, mount) = runtime.block_on(Server::start(start)).unwrap();
         prepare(&mount);
         sandkeep_sys::mount::attach(mount, dir.path().join("mnt")).unwrap();
-        Self { dir, server, runtime }
+        Self { dir, tree, board, server, runtime }
     }
 
     pub fn home(&self) -> OwnedFd {
@@ -101,7 +121,7 @@ impl Ground {
 
     /// The same path in the tree below.
     pub fn below(&self, path: &str) -> PathBuf {
-        self.dir.path().join("tree").join(path)
+        self.tree.join(path)
     }
 
     pub fn root(&self) -> PathBuf {
@@ -134,6 +154,16 @@ impl Ground {
         assert!(output.status.success(), "{script}\n{}\n{out}{err}", output.status);
         out
     }
+}
+
+fn place() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(dir.path(), open).unwrap();
+    for name in ["mnt", "home"] {
+        std::fs::create_dir(dir.path().join(name)).unwrap();
+    }
+    dir
 }
 
 impl Drop for Ground {

@@ -125,7 +125,7 @@ fn server_of(ground: &Ground) -> i32 {
 }
 
 /// Kills the server, and waits for the next one.
-fn kill_server(ground: &Ground) {
+pub fn kill_server(ground: &Ground) {
     let old = server_of(ground);
     let takeovers = || {
         let stats = ground.runtime.block_on(ground.server.stats());
@@ -246,8 +246,8 @@ fn a_long_life_does_not_make_the_journal_long() {
     let keeper = pid_of(ground.server.pidfd());
     let sizes = fs::read_dir(format!("/proc/{keeper}/fd")).unwrap().filter_map(|entry| {
         let path = entry.unwrap().path();
-        let is_journal =
-            fs::read_link(&path).is_ok_and(|to| to.to_string_lossy().contains("memfd:"));
+        let is_journal = fs::read_link(&path)
+            .is_ok_and(|to| to.to_string_lossy().contains("memfd:sandkeep-rulefs"));
         is_journal.then(|| fs::metadata(path).unwrap().len())
     });
     let sizes: Vec<u64> = sizes.collect();

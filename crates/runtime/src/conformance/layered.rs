@@ -46,7 +46,7 @@ pub(crate) async fn keeps_above_layers(bench: &dyn Bench, setuid: Setuid) -> Res
     match BtrfsStorage::open(dir.path(), &options) {
         Ok(btrfs) => {
             let kept = try_on(bench, &btrfs, setuid).await;
-            btrfs.close().await.expect("nothing is left in it");
+            btrfs.close(&[]).await.expect("nothing is left in it");
             kept.map_err(broken("above layers of btrfs storage"))
         }
         // A non-root daemon has no other storage.

@@ -154,6 +154,7 @@ fn policy(settings: &Settings) -> Policy {
         turn_prefix: settings.turn_prefix.clone(),
         snapshot_tool_calls: settings.snapshot_tool_calls,
         remote_git: settings.remote_git,
+        codebase_serving: settings.codebase_serving,
         event_commands: settings.event_commands,
         quotas: settings.quotas,
         timeouts: settings.timeouts,

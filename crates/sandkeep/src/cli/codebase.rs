@@ -14,7 +14,9 @@ use crate::cli::failure::Failure;
 use crate::cli::tool_config::GuardArgs;
 use crate::cli::{Format, print, spinner};
 use sandkeep_client::Client;
-use sandkeep_core::api::{CheckRules, CheckedPath, Codebase, CodebaseState};
+use sandkeep_core::api::{
+    CheckRules, CheckedPath, Codebase, CodebaseState, ReplaceRules, Revoke, SandboxRules,
+};
 use sandkeep_core::rules::RulesDraft;
 use sandkeep_core::{CodebaseName, CodebaseRef};
 
@@ -54,6 +56,8 @@ enum CodebaseCommand {
     Apply(ApplyArgs),
     /// Say what rules allow for paths, and which rule decides
     Check(CheckArgs),
+    /// Show or replace the rules of a sandbox's codebase
+    Rules(RulesArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -171,6 +175,21 @@ struct CheckArgs {
     format: Format,
 }
 
+#[derive(Debug, clap::Args)]
+struct RulesArgs {
+    /// Sandbox
+    #[arg(value_name = "ID")]
+    id: String,
+    /// The new rules: a preset, or a JSON file
+    #[arg(long, value_name = "PRESET|FILE", value_parser = rules)]
+    set: Option<RulesDraft>,
+    /// End the processes that have files open which the new rules forbid
+    #[arg(long, requires = "set")]
+    kill: bool,
+    #[command(flatten)]
+    format: Format,
+}
+
 pub async fn run(args: CodebaseArgs, client: &Client) -> Result<Exit, Failure> {
     match args.command {
         CodebaseCommand::Create(args) => create(args, client).await?,
@@ -193,6 +212,7 @@ pub async fn run(args: CodebaseArgs, client: &Client) -> Result<Exit, Failure> {
             return Ok(apply::of_response(bundle, args.home).await?.0);
         }
         CodebaseCommand::Check(args) => check(args, client).await?,
+        CodebaseCommand::Rules(args) => show_rules(args, client).await?,
     }
     Ok(Exit::Ok)
 }
@@ -330,4 +350,32 @@ async fn check(args: CheckArgs, client: &Client) -> Result<(), Failure> {
         [path, permission, rule.unwrap_or_else(|| "no rule matches".to_owned())]
     };
     print::table(["PATH", "PERMISSION", "DECIDED BY"], items.into_iter().map(row))
+}
+
+async fn show_rules(args: RulesArgs, client: &Client) -> Result<(), Failure> {
+    let RulesArgs { id, set, kill, format } = args;
+    let id = client.resolve(&id).await?;
+    let kept = match set {
+        Some(rules) => {
+            let revoke = kill.then_some(Revoke::Kill);
+            client.replace_rules(&id, &ReplaceRules { rules, revoke }).await?
+        }
+        None => client.rules(&id).await?,
+    };
+    if format.json {
+        return print::json(&json!(kept));
+    }
+    let SandboxRules { rules, served, effect, killed } = &kept;
+    let mut fields = vec![
+        ("rules", json!(rules).to_string()),
+        ("served", word(served)),
+        ("effect", word(effect)),
+    ];
+    fields.extend(killed.map(|killed| ("killed", killed.to_string())));
+    fields.iter().try_for_each(|(name, value)| print::line(&format!("{name:<12} {value}")))
+}
+
+/// A value as JSON has it.
+fn word(value: &impl serde::Serialize) -> String {
+    json!(value).as_str().unwrap_or_default().to_owned()
 }

@@ -14,7 +14,7 @@ use super::identity::{OidcSettings, TlsSettings};
 use super::nats::{NatsSettings, UruleSettings};
 use super::otel::OtelSettings;
 use sandkeep_broker::{PoolMarks, Profile, Quotas};
-use sandkeep_core::{DEFAULT_RUNTIME, SnapshotName, Timeouts, limits};
+use sandkeep_core::{CodebaseServing, DEFAULT_RUNTIME, SnapshotName, Timeouts, limits};
 use sandkeep_guestlink::journal::JournalLimits;
 use sandkeep_outgoing::Allowed;
 use sandkeep_storage::{Dataset, StorageChoice};
@@ -44,6 +44,7 @@ pub struct Settings {
     /// Whether a snapshot is taken after each tool call that may have changed files.
     pub snapshot_tool_calls: bool,
     pub remote_git: bool,
+    pub codebase_serving: CodebaseServing,
     /// Whether events contain command lines.
     pub event_commands: bool,
     /// The ports of sandboxes are below this name: `<port>-<id>.<domain>`.
@@ -127,6 +128,7 @@ impl Settings {
             turn_prefix: SnapshotName::turns(),
             snapshot_tool_calls: false,
             remote_git: true,
+            codebase_serving: CodebaseServing::Auto,
             event_commands: false,
             domain: "localhost".to_owned(),
             cors_origins: Vec::new(),

@@ -375,6 +375,14 @@ static GENERAL: &[Setting] = &[
         show!(snapshot_tool_calls),
     ),
     Setting::new(
+        "codebase_serving",
+        Shape::Text,
+        "MODE",
+        "How codebases are served whose rules mounts cannot keep: auto (fuse for the first sandbox on a codebase, passthrough for those that come to it), fuse, or passthrough",
+        set!(codebase_serving, value::codebase_serving),
+        show!(codebase_serving),
+    ),
+    Setting::new(
         "source_roots",
         Shape::List,
         "DIRS",

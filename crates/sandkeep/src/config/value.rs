@@ -10,7 +10,7 @@ use reqwest::Url;
 use super::commands::PuristaTrust;
 use super::nats::UruleEvents;
 use sandkeep_core::network::{InvalidEntry, IpRange, Network};
-use sandkeep_core::{OnTimeout, Privilege, Scope, SnapshotName, limits};
+use sandkeep_core::{CodebaseServing, OnTimeout, Privilege, Scope, SnapshotName, limits};
 use sandkeep_outgoing::{Allowed, InvalidAllowed};
 use sandkeep_storage::{Dataset, InvalidDataset, NoStorage, StorageChoice};
 
@@ -107,6 +107,11 @@ pub fn switch(text: &str) -> Result<bool, Invalid> {
         "false" | "0" | "no" | "off" => Ok(false),
         _ => Err(Invalid::new(format!("expected true or false, not {text:?}"))),
     }
+}
+
+pub fn codebase_serving(text: &str) -> Result<CodebaseServing, Invalid> {
+    use CodebaseServing::{Auto, Fuse, Passthrough};
+    choice(text, &[("auto", Auto), ("fuse", Fuse), ("passthrough", Passthrough)])
 }
 
 pub fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, Invalid> {

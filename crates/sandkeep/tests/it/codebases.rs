@@ -6,6 +6,7 @@ mod changes;
 mod crash;
 mod escape;
 mod rules;
+mod sharing;
 
 use serde_json::{Value, json};
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 #[track_caller]
-pub fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
         assert!(start.elapsed() < Duration::from_secs(60), "waited too long until {what}");

@@ -24,7 +24,9 @@ fn a_read_only_codebase_is_read_and_not_written() {
     assert_eq!(read(&daemon, "code", "kept").as_deref(), Ok("as it was"));
     let rules =
         daemon.expect(200, "GET", &format!("/api/v1/sandboxes/{sandbox}/rules"), &Value::Null);
-    assert_eq!(rules, json!({ "rules": { "preset": "read-only" }, "served": "bind" }));
+    let expected =
+        json!({ "rules": { "preset": "read-only" }, "served": "bind", "effect": "next_start" });
+    assert_eq!(rules, expected);
 }
 
 #[test]
@@ -74,7 +76,9 @@ fn a_server_hides_what_rules_hide_and_refuses_what_they_refuse() {
     let sandbox = daemon.create_with(&json!({ "codebase": "code", "rules": "agent-safe" }));
     let rules = format!("/api/v1/sandboxes/{sandbox}/rules");
     let kept = daemon.expect(200, "GET", &rules, &Value::Null);
-    assert_eq!(kept, json!({ "rules": { "preset": "agent-safe" }, "served": "fuse" }));
+    let expected =
+        json!({ "rules": { "preset": "agent-safe" }, "served": "fuse", "effect": "at_once" });
+    assert_eq!(kept, expected);
     assert_eq!(daemon.get(&sandbox)["codebase"]["served"], "fuse");
     let tried = "ls -A . src; cat src/a; cat src/.env 2>/dev/null || echo hidden; \
                  cat secrets/key 2>/dev/null || echo hidden; (echo x > src/a) 2>/dev/null || echo refused; \
@@ -88,12 +92,6 @@ fn a_server_hides_what_rules_hide_and_refuses_what_they_refuse() {
     write(&daemon, "code", "src/new", "made by the API");
     write(&daemon, "code", "src/a", "b");
     assert_eq!(daemon.sh(&sandbox, "cat src/new src/a; ls src").ok(), "made by the APIba\nnew");
-    // Two would not see what the other changes.
-    for rules in ["agent-safe", "full-access"] {
-        let spec = json!({ "codebase": "code", "rules": rules });
-        let refused = daemon.expect(409, "POST", "/api/v1/sandboxes", &spec);
-        assert_eq!(refused["code"], "codebase_exclusive", "{refused}");
-    }
     daemon.verb(&sandbox, "stop");
     daemon.assert_no_leaks();
     daemon.verb(&sandbox, "start");
@@ -151,9 +149,16 @@ fn rules_are_replaced_while_a_sandbox_runs() {
     daemon.expect(200, "PUT", &rules, &json!({ "rules": stricter }));
     let tried = "(echo c > src/a) 2>/dev/null || echo refused; cat src/a; ls";
     assert_eq!(daemon.sh(&sandbox, tried).ok(), "refused\nb\nsrc");
-    // Mounts would keep these, and a running sandbox has a server.
-    let other = daemon.expect(409, "PUT", &rules, &json!({ "rules": "read-only" }));
-    assert_eq!(other["code"], "wrong_state");
+    // Mounts could keep these; the server that is there does, until the sandbox starts again.
+    let kept = daemon.expect(200, "PUT", &rules, &json!({ "rules": "read-only" }));
+    assert_eq!((&kept["served"], &kept["effect"]), (&json!("fuse"), &json!("at_once")));
+    assert_eq!(
+        daemon.sh(&sandbox, "(echo c > src/a) 2>/dev/null || echo refused; ls").ok(),
+        "refused\nnotes\nsrc"
+    );
+    daemon.verb(&sandbox, "stop");
+    daemon.verb(&sandbox, "start");
+    assert_eq!(daemon.get(&sandbox)["codebase"]["served"], "bind");
     daemon.expect(400, "PUT", &rules, &json!({ "rules": "no-such-preset" }));
 }
 
