@@ -33,8 +33,6 @@ pub struct Policy {
     /// Default for sandboxes that do not set it: whether each tool call that may have changed files is followed by a
     /// snapshot.
     pub snapshot_tool_calls: bool,
-    /// Whether sandboxes can be created from repositories on other hosts.
-    pub remote_git: bool,
     pub quotas: Quotas,
     pub timeouts: Timeouts,
     /// The runtime of a sandbox that sets none, neither itself nor through its profile; the first one if not
@@ -82,7 +80,6 @@ impl Default for Policy {
             max_snapshots: limits::SNAPSHOTS_DEFAULT,
             turn_prefix: SnapshotName::turns(),
             snapshot_tool_calls: false,
-            remote_git: true,
             quotas: Quotas::default(),
             timeouts: Timeouts::default(),
             default_runtime: None,

@@ -15,13 +15,13 @@ mod host;
 mod messages;
 mod nats;
 mod network;
+mod network_build;
 mod network_use;
 mod pool;
 mod race;
 mod rules;
 mod traces;
 mod volumes;
-mod workspace;
 
 use std::time::Duration;
 
@@ -40,13 +40,13 @@ pub use host::*;
 pub use messages::*;
 pub use nats::*;
 pub use network::*;
+pub use network_build::*;
 pub use network_use::*;
 pub use pool::*;
 pub use race::*;
 pub use rules::*;
 pub use traces::*;
 pub use volumes::*;
-pub use workspace::*;
 
 /// The unit of `memory_mb` and `disk_mb`, in bytes.
 pub const MIB: u64 = 1024 * 1024;

@@ -43,7 +43,6 @@ pub struct Settings {
     pub turn_prefix: SnapshotName,
     /// Whether a snapshot is taken after each tool call that may have changed files.
     pub snapshot_tool_calls: bool,
-    pub remote_git: bool,
     /// Whether events contain command lines.
     pub event_commands: bool,
     /// The ports of sandboxes are below this name: `<port>-<id>.<domain>`.
@@ -126,7 +125,6 @@ impl Settings {
             default_profile: None,
             turn_prefix: SnapshotName::turns(),
             snapshot_tool_calls: false,
-            remote_git: true,
             event_commands: false,
             domain: "localhost".to_owned(),
             cors_origins: Vec::new(),

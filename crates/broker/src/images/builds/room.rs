@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tracing::warn;
 
+use super::network::Refusals;
 use super::steps::{Builder, Built};
 use crate::error::Error;
 use crate::execs::{ExecDraft, OnDisconnect};
@@ -18,6 +19,7 @@ use crate::lifecycle::request::Command;
 use crate::network::Values;
 use crate::{Broker, policy::admission};
 use sandkeep_core::api::BUILD_SAID_LAST;
+use sandkeep_core::network::NetworkTerms;
 use sandkeep_core::{
     ExecId, FileLocation, ImageDefaults, ImportId, PinnedImage, Privilege, Spec, SpecDraft, Terms,
     Verb, failpoint, limits,
@@ -59,7 +61,8 @@ impl Builder<'_> {
         running: &Running,
         step: &Step,
     ) -> Result<(), Error> {
-        let handle = self.open_room(|can| room_of_layers(self, built, running, can)).await?;
+        let room = |can: &Capabilities| room_of_layers(self, built, running, can);
+        let handle = self.open_room(self.network.clone(), room).await?;
         failpoint!("build.after_sandbox");
         self.carry_out(&handle, running, step).await?;
         failpoint!("build.after_run");
@@ -71,7 +74,8 @@ impl Builder<'_> {
     /// The content of a new sandbox of a built-in template.
     pub async fn of_built_in(&mut self, built: &mut Built, template: &str) -> Result<(), Error> {
         let template = template.to_owned();
-        let handle = self.open_room(|can| draft(&template, can).map(BuildBase::Plain)).await?;
+        let room = |can: &Capabilities| draft(&template, can).map(BuildBase::Plain);
+        let handle = self.open_room(NetworkTerms::default(), room).await?;
         let layer = self.keep_room(&handle, built).await?;
         built.layers.push(layer);
         Ok(())
@@ -79,6 +83,7 @@ impl Builder<'_> {
 
     async fn open_room(
         &self,
+        network: NetworkTerms,
         room: impl FnOnce(&Capabilities) -> Result<BuildBase, Error>,
     ) -> Result<Arc<Handle>, Error> {
         let shared = &self.broker.shared;
@@ -94,7 +99,8 @@ impl Builder<'_> {
             let runtime = runtime.name().to_owned();
             return Err(Error::NoVolume { what: "a build", runtime });
         }
-        let meta = new_meta(shared, self.owner.clone(), spec.of_build(), Terms::default());
+        let terms = Terms { network, ..Terms::default() };
+        let meta = new_meta(shared, self.owner.clone(), spec.of_build(), terms);
         admission::check_row(&meta)?;
         let template = shared.template_of(&meta.spec)?;
         let origin = Origin::Template(None);
@@ -128,6 +134,7 @@ impl Builder<'_> {
             on_disconnect: OnDisconnect::Kill,
             ..ExecDraft::default()
         };
+        let refusals = Refusals::of(handle);
         let command = crate::execs::exec(&self.broker.shared, handle, draft, ExecId::random());
         let mut tail = Tail::default();
         let take = |stream, _, data: Bytes| {
@@ -135,6 +142,7 @@ impl Builder<'_> {
             self.events.output(stream, data)
         };
         let end = command.await?.collect(take).await;
+        self.tell_refusals(refusals).await;
         judge(&end, &tail, step)
     }
 
@@ -142,6 +150,7 @@ impl Builder<'_> {
     async fn keep_room(&mut self, handle: &Arc<Handle>, built: &Built) -> Result<KeptLayer, Error> {
         let (broker, images) = (self.broker, &self.broker.shared.images);
         handle.ask(&broker.shared, Verb::Stop, Command::Stop).await?;
+        self.remove_certificates(handle).await?;
         // There is no archive to derive a name from, and no two steps are the same.
         let id = id_of(&Digest::of(ImportId::random().as_str().as_bytes()));
         {
