@@ -43,6 +43,7 @@ use crate::error::Error;
 use sandkeep_core::api::Order;
 use sandkeep_core::event::{EventKind, Subject};
 use sandkeep_core::ledger::{Ledger, Shares};
+use sandkeep_core::network::Network;
 use sandkeep_core::{Owner, Principal, SandboxId, Scope, TemplateName, failpoint, limits};
 use sandkeep_store::StateStore;
 
@@ -71,6 +72,8 @@ pub struct TemplateDraft {
     pub project: Option<String>,
     pub audience: Audience,
     pub source: TemplateSource,
+    /// The policy of sandboxes that name none.
+    pub network: Option<Network>,
 }
 
 /// Who may use a new template.

@@ -12,6 +12,7 @@
 //! The gateway is closed whenever the sandbox does not run. A daemon that finds a running sandbox opens it again.
 
 mod change;
+mod clone;
 mod kms;
 mod log;
 mod open;
@@ -25,17 +26,18 @@ use std::sync::Arc;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::records::events::EventLog;
-use sandkeep_core::network::{Admin, NetworkTerms, Presets, ceiling};
+use sandkeep_core::network::{Admin, Network, NetworkTerms, Policy, Presets, ceiling};
 use sandkeep_egress::{FixedHosts, Gateway, Resolve, Settings, SystemResolver, Times};
 use sandkeep_home::DataDir;
 use sandkeep_outgoing::Roots;
 use sandkeep_runtime::{Files, Runtime};
 
+pub(crate) use clone::CloneTrouble;
 pub use kms::KmsCommand;
 pub(crate) use open::secrets_of;
 pub use requests::{NetworkLogFeed, NetworkLogNext, NetworkLogPart};
 pub(crate) use room::NetworkRoom;
-pub(crate) use seal::Values;
+pub(crate) use seal::{KeptValues, Values};
 
 use log::LogWriter;
 use seal::Seal;
@@ -67,7 +69,7 @@ impl Egress {
 pub(crate) struct Networks {
     pub presets: Arc<Presets>,
     admin: Admin,
-    gateway: Gateway,
+    pub gateway: Gateway,
     seal: Seal,
     log: LogWriter,
 }
@@ -103,6 +105,11 @@ impl Networks {
         Ok(())
     }
 
+    /// Whether a template may have such a default: presets exist, and the ceiling covers it.
+    pub fn check_default(&self, asked: Option<&Network>) -> Result<(), Error> {
+        asked.map_or(Ok(()), |asked| self.check_bounds(asked))
+    }
+
     /// The same for a fork, whose secrets may name hosts that were taken from its source's policy.
     pub fn check_fork(&self, asked: &NetworkTerms, runtime: &dyn Runtime) -> Result<(), Error> {
         self.check_policy(asked, runtime)
@@ -113,16 +120,20 @@ impl Networks {
         self.log.flush().await;
     }
 
+    /// Whether a sandbox with this policy has a limit of bytes in all, of its own or by the ceiling.
+    fn counts_bytes(&self, policy: &Policy) -> bool {
+        let most = self.admin.ceiling.as_ref().and_then(Network::policy);
+        policy.limits.bytes_total.is_some()
+            || most.is_some_and(|most| most.limits.bytes_total.is_some())
+    }
+
     fn lines(&self) -> tokio::sync::mpsc::Sender<log::Line> {
         self.log.queue()
     }
 
     /// The same without a look at its secrets: hosts can be taken from a policy although a secret names them.
     fn check_policy(&self, asked: &NetworkTerms, runtime: &dyn Runtime) -> Result<(), Error> {
-        asked.policy.check(&self.presets)?;
-        if let Some(most) = &self.admin.ceiling {
-            ceiling::check(&asked.policy, most, &self.presets).map_err(Error::OverCeiling)?;
-        }
+        self.check_bounds(&asked.policy)?;
         let needs = asked.needs();
         if needs.network {
             runtime.check_network()?;
@@ -133,6 +144,14 @@ impl Networks {
                 runtime.name()
             );
             return Err(Error::InvalidField { field: "network", problem });
+        }
+        Ok(())
+    }
+
+    fn check_bounds(&self, asked: &Network) -> Result<(), Error> {
+        asked.check(&self.presets)?;
+        if let Some(most) = &self.admin.ceiling {
+            ceiling::check(asked, most, &self.presets).map_err(Error::OverCeiling)?;
         }
         Ok(())
     }

@@ -35,8 +35,6 @@ pub struct Policy {
     /// Default for sandboxes that do not set it: whether each tool call that may have changed files is followed by a
     /// snapshot.
     pub snapshot_tool_calls: bool,
-    /// Whether sandboxes can be created from repositories on other hosts.
-    pub remote_git: bool,
     /// How servers serve codebases with rules.
     pub codebase_serving: CodebaseServing,
     pub quotas: Quotas,
@@ -86,7 +84,6 @@ impl Default for Policy {
             max_snapshots: limits::SNAPSHOTS_DEFAULT,
             turn_prefix: SnapshotName::turns(),
             snapshot_tool_calls: false,
-            remote_git: true,
             codebase_serving: CodebaseServing::Auto,
             quotas: Quotas::default(),
             timeouts: Timeouts::default(),

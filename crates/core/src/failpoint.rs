@@ -28,6 +28,7 @@ pub const ALL: &[&str] = &[
     "network.after_secrets",
     "network.after_certificate",
     "network.after_open",
+    "network.after_values",
     "exec.after_admission",
     "exec.after_journal",
     "exec.after_start",

@@ -16,6 +16,7 @@ mod host;
 mod messages;
 mod nats;
 mod network;
+mod network_build;
 mod network_use;
 mod pool;
 mod race;
@@ -24,7 +25,6 @@ mod tenants;
 mod traces;
 mod usage;
 mod volumes;
-mod workspace;
 
 use std::time::Duration;
 
@@ -44,6 +44,7 @@ pub use host::*;
 pub use messages::*;
 pub use nats::*;
 pub use network::*;
+pub use network_build::*;
 pub use network_use::*;
 pub use pool::*;
 pub use race::*;
@@ -52,7 +53,6 @@ pub use tenants::*;
 pub use traces::*;
 pub use usage::*;
 pub use volumes::*;
-pub use workspace::*;
 
 /// The unit of `memory_mb` and `disk_mb`, in bytes.
 pub const MIB: u64 = 1024 * 1024;

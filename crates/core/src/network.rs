@@ -38,7 +38,7 @@ pub use host::{DEFAULT_PORTS, host_name};
 pub use patch::NetworkPatch;
 pub use presets::{InvalidPreset, Presets};
 pub use requests::{InvalidRequests, Methods, Requests};
-pub use secret::{SecretDraft, SecretValue, check_secrets};
+pub use secret::{SecretDraft, SecretPatch, SecretValue, check_secrets};
 pub use terms::{NetworkTerms, Prepared, SecretTerms};
 
 /// The network of a sandbox.

@@ -36,7 +36,8 @@ pub struct SourceDraft {
     /// its `source_roots`. Special files and mounts in it are left out.
     pub dir: Option<String>,
     /// A git repository, `https://…` or `file:///…`, which is cloned inside the sandbox; after `#` a branch, a tag or a
-    /// commit. For `file:` the rules of `dir` apply.
+    /// commit. For `file:` the rules of `dir` apply. The host of `https:` needs no entry in `network`: it can be reached
+    /// for as long as the clone takes, unless `network.deny` has it.
     #[schema(value_type = Option<String>, example = "file:///srv/git/tools.git#main")]
     pub git: Option<GitUrl>,
     /// An archive that was uploaded to `/api/v1/uploads`.
@@ -171,6 +172,11 @@ pub enum Transport {
 pub enum InvalidGitUrl {
     #[error("a repository is https://… or file:///…, with # before a branch, a tag or a commit")]
     Scheme,
+    /// A key for it would have to enter the sandbox.
+    #[error(
+        "a clone over ssh needs a key inside; write https://…, or create the sandbox without it, allow host:22 and clone there"
+    )]
+    Ssh,
     #[error("it is over {} bytes", limits::SOURCE_URL_MAX_BYTES)]
     TooLong,
     #[error("it contains a space or a control character")]
@@ -214,6 +220,9 @@ impl FromStr for GitUrl {
             Some((url, reference)) => (url, Some(reference)),
             None => (text, None),
         };
+        if url.starts_with("ssh://") {
+            return Err(InvalidGitUrl::Ssh);
+        }
         let https = url.strip_prefix("https://");
         let host = https.map(|rest| rest.split('/').next().unwrap_or_default());
         if host.is_some_and(|host| host.contains('@')) {

@@ -20,6 +20,7 @@ use sandkeep_sys::egress::Sockets;
 
 use crate::attachment::Attachment;
 use crate::ca::{Authority, CaError};
+use crate::java;
 use crate::policy::Compiled;
 use crate::rules::Rules;
 use crate::sandbox::Sandbox;
@@ -146,12 +147,27 @@ impl Gateway {
         Ok(self.shared.authority.certificate_pem()?)
     }
 
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// The certificates by which servers are verified, as PEM: those of this machine, and the additional ones of the
+    /// settings. Blocks.
+    pub fn roots_pem(&self) -> Vec<u8> {
+        self.shared.roots.all_as_pem()
+    }
+
     /// All certificates that a sandbox with terminated hosts trusts, as PEM: those of this machine, the additional ones
     /// of the settings, and the gateway's. Blocks.
     pub fn bundle(&self) -> Result<Vec<u8>, GatewayError> {
-        let mut bundle = self.shared.roots.all_as_pem();
+        let mut bundle = self.roots_pem();
         bundle.extend_from_slice(self.ca_pem()?.as_bytes());
         Ok(bundle)
+    }
+
+    /// The same certificates as a key store of Java. Its format is JKS. Blocks.
+    pub fn java_trust_store(&self) -> Result<Vec<u8>, GatewayError> {
+        Ok(java::trust_store(&self.bundle()?))
     }
 
     pub fn totals(&self) -> Totals {

@@ -50,6 +50,7 @@
 //! The way of a connection: `connection` decides, `carry` carries it, `upstream` dials. Requests that have to be read pass
 //! `http`. See `docs/architecture/egress.md`.
 
+mod admit;
 mod ask;
 mod attachment;
 mod ca;
@@ -60,6 +61,7 @@ mod dns;
 pub mod fuzz;
 mod gateway;
 mod http;
+mod java;
 mod meter;
 mod names;
 mod policy;
@@ -77,11 +79,12 @@ mod upstream;
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
+pub use admit::NotAdmitted;
 pub use ask::AskError;
 pub use attachment::Attachment;
 pub use ca::CaError;
 pub use gateway::{Gateway, GatewayError, Recorder, Settings, Times, Totals};
-pub use rules::{HeaderRule, Rules, Secret, ca_variables, needs_ca, proxy_variables};
+pub use rules::{HeaderRule, Rules, Secret, ca_variables, java_option, needs_ca, proxy_variables};
 pub use sandkeep_outgoing::resolve::{FixedHosts, Resolve, SystemResolver};
 pub use sandkeep_sys::egress::Sockets;
 

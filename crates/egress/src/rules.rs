@@ -59,6 +59,14 @@ pub fn ca_variables(bundle: &str) -> impl Iterator<Item = (&'static str, String)
     paths.chain(CA_SWITCHES.iter().map(|(name, value)| (*name, (*value).to_owned())))
 }
 
+/// The variable by which every Java virtual machine gets an option, and the option that makes it trust the certificates
+/// of a key store at this path inside, which is [`Gateway::java_trust_store`](crate::Gateway::java_trust_store). Further
+/// options may follow it.
+pub fn java_option(store: &str) -> (&'static str, String) {
+    let option = format!("-Djavax.net.ssl.trustStore={store} -Djavax.net.ssl.trustStoreType=JKS");
+    ("JAVA_TOOL_OPTIONS", option)
+}
+
 const CA_PATH_VARIABLES: [&str; 10] = [
     "SSL_CERT_FILE",
     "REQUESTS_CA_BUNDLE",

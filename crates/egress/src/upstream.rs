@@ -64,6 +64,25 @@ pub(crate) async fn connect(
     port: u16,
     reach: Reach,
 ) -> Result<TcpStream, UpstreamError> {
+    let checked = addresses(sandbox, host, port, reach).await?;
+    let dialed = dial(&checked, EGRESS_DIAL).await;
+    let failed = |source| UpstreamError::Dial { host: host.to_string(), port, source };
+    let stream = dialed.map_err(failed)?;
+    // It only delays.
+    let _ = stream.set_nodelay(true);
+    if let Some(goes) = lock(&connection.goes).as_mut() {
+        goes.peer = stream.peer_addr().ok();
+    }
+    Ok(stream)
+}
+
+/// The addresses of an allowed host that may be dialed, at least one.
+pub(crate) async fn addresses(
+    sandbox: &Sandbox,
+    host: &Host,
+    port: u16,
+    reach: Reach,
+) -> Result<Vec<SocketAddr>, UpstreamError> {
     let found = match host {
         Host::Address(address) => vec![*address],
         Host::Name(name) => lookup(sandbox, name).await?,
@@ -80,15 +99,7 @@ pub(crate) async fn connect(
         return Err(UpstreamError::Refused { host: host.to_string(), problem });
     }
     checked.truncate(EGRESS_ADDRESSES_MAX);
-    let dialed = dial(&checked, EGRESS_DIAL).await;
-    let failed = |source| UpstreamError::Dial { host: host.to_string(), port, source };
-    let stream = dialed.map_err(failed)?;
-    // It only delays.
-    let _ = stream.set_nodelay(true);
-    if let Some(goes) = lock(&connection.goes).as_mut() {
-        goes.peer = stream.peer_addr().ok();
-    }
-    Ok(stream)
+    Ok(checked)
 }
 
 /// The addresses of a name, if they are found in time.

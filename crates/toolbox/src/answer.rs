@@ -137,15 +137,6 @@ pub struct Unpacked {
     pub bytes: u64,
 }
 
-/// The loopback ports of an open relay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Relaying {
-    /// For processes inside.
-    pub entrance: u16,
-    /// For the host, which connects there.
-    pub exit: u16,
-}
-
 /// Why something was not done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {

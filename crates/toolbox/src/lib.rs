@@ -25,7 +25,6 @@
 mod answer;
 mod files;
 mod ports;
-mod relay;
 mod request;
 pub mod tools;
 mod wire;
@@ -35,7 +34,7 @@ use std::process::ExitCode;
 
 pub use answer::{
     Change, ChangeKind, Entry, EntryKind, Failure, FailureKind, Listening, Listing, Packing,
-    Reading, Relaying, Unpacked, Watching, Written,
+    Reading, Unpacked, Watching, Written,
 };
 pub use files::{
     ArchiveEntry, GONE, METADATA, Replacement, archive_entries, pack_to, restore, survey,
@@ -93,7 +92,6 @@ fn carry_out(input: &mut Input, output: &mut Output) -> Result<(), Failure> {
         Operation::Pack { path } => files::pack(&path, output),
         Operation::Unpack(request) => output.head(&files::unpack(&request, input)?),
         Operation::Restore {} => output.head(&files::restore_all(input)?),
-        Operation::Relay {} => relay::relay(input, output),
         Operation::Tool(call) => tools::answer(&call, output),
     }
 }

@@ -60,8 +60,6 @@ pub enum Operation {
     /// Restores files from an archive of the differences, which is the data. See [`restore`](crate::restore). Answered
     /// by an [`Unpacked`](crate::Unpacked).
     Restore {},
-    /// A way out, through the host, until the end of the request. Answered by a [`Relaying`](crate::Relaying).
-    Relay {},
     /// An agent's tool call. Answered by an empty head and lines of [`Line`](crate::tools::Line), the last of which is
     /// the answer or a refusal.
     Tool(Call),

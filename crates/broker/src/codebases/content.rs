@@ -6,6 +6,7 @@ use super::TREE;
 use crate::error::Error;
 use crate::images::workspace::{self, Filling};
 use crate::shared::Shared;
+use sandkeep_core::network::Network;
 use sandkeep_core::{Origin, Principal, Source, SourceDraft};
 use sandkeep_storage::StorageError;
 use sandkeep_sys::namespace::USER_ID;
@@ -32,7 +33,7 @@ pub async fn open(
         return Err(Error::InvalidField { field: "source.git", problem: problem.to_owned() });
     }
     let source = Source { origin, path: format!("/{TREE}") };
-    workspace::open(shared, who, &source, draft.reach).await.map(Some)
+    workspace::open(shared, who, &source, draft.reach, &Network::None).await.map(Some)
 }
 
 /// Makes the tree of a new volume, which belongs to `user`, and brings the source into it.

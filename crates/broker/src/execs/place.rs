@@ -7,9 +7,9 @@ use super::invalid;
 use crate::error::Error;
 use sandkeep_core::network::{NetworkTerms, SecretTerms};
 use sandkeep_core::{SandboxName, Spec, check_env, limits};
-use sandkeep_egress::ca_variables;
+use sandkeep_egress::{ca_variables, java_option};
 use sandkeep_home::Meta;
-use sandkeep_image::certificates::CERTIFICATES;
+use sandkeep_image::certificates::{CERTIFICATES, JAVA_TRUST_STORE};
 
 /// Default user of a command in a sandbox without an image.
 const DEFAULT_USER: &str = "user";
@@ -111,6 +111,8 @@ pub fn own_command(spec: &Spec) -> Result<Vec<String>, Error> {
 /// Variables for the network of a sandbox.
 #[derive(Default)]
 struct OfNetwork {
+    /// An option for Java, which comes before those that the sandbox or the caller gives.
+    java: Option<(&'static str, String)>,
     /// Where programs find the certificates that they trust. The sandbox may say otherwise.
     certificates: Vec<(&'static str, String)>,
     /// The placeholders of secrets.
@@ -118,13 +120,14 @@ struct OfNetwork {
 }
 
 fn of_network(terms: &NetworkTerms) -> OfNetwork {
-    let certificates = match terms.prepared.certificate {
-        true => ca_variables(CERTIFICATES).collect(),
-        false => Vec::new(),
+    let (certificates, java) = match terms.prepared.certificate {
+        true => (ca_variables(CERTIFICATES).collect(), Some(java_option(JAVA_TRUST_STORE))),
+        false => (Vec::new(), None),
     };
     let placeholder =
         |(name, secret): (&String, &SecretTerms)| (name.clone(), secret.placeholder.clone());
-    OfNetwork { certificates, placeholders: terms.secrets.iter().map(placeholder).collect() }
+    let placeholders = terms.secrets.iter().map(placeholder).collect();
+    OfNetwork { java, certificates, placeholders }
 }
 
 fn environment(
@@ -138,13 +141,20 @@ fn environment(
     };
     let mut env: BTreeMap<String, String> =
         base.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    let OfNetwork { certificates, placeholders } = network;
+    let OfNetwork { java, certificates, placeholders } = network;
     env.extend(certificates.into_iter().map(|(name, value)| (name.to_owned(), value)));
     let of_image = spec.image_defaults().map(|image| &image.env).into_iter().flatten();
     let beneath = of_image.chain(spec.env());
     env.extend(beneath.map(|(name, value)| (name.clone(), value.clone())));
     env.extend(placeholders);
     env.extend(own);
+    if let Some((name, ours)) = java {
+        let all = match env.get(name) {
+            Some(given) => format!("{ours} {given}"),
+            None => ours,
+        };
+        env.insert(name.to_owned(), all);
+    }
     let size: usize = env.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
     let max = limits::EXEC_STRINGS_MAX_BYTES;
     if size > max {
@@ -250,6 +260,21 @@ mod tests {
         assert_eq!((place.cwd, place.user.as_str()), (None, "user"));
         assert!(place.env.iter().any(|(name, value)| name == "LANG" && value == "C.UTF-8"));
         assert!(own_command(&spec(None)).is_err());
+    }
+
+    #[test]
+    fn java_trusts_what_the_others_trust_and_keeps_its_own_options() {
+        let mut terms = NetworkTerms::default();
+        let java = |terms: &NetworkTerms, own: &[(&str, &str)]| {
+            let env = environment(&spec(None), of_network(terms), map(own)).expect("valid");
+            env.into_iter().find(|(name, _)| name == "JAVA_TOOL_OPTIONS").map(|(_, value)| value)
+        };
+        assert_eq!(java(&terms, &[]), None);
+        terms.prepared.certificate = true;
+        let ours = java(&terms, &[]).expect("an option");
+        assert!(ours.contains(JAVA_TRUST_STORE), "{ours}");
+        let given = java(&terms, &[("JAVA_TOOL_OPTIONS", "-Xmx64m")]);
+        assert_eq!(given, Some(format!("{ours} -Xmx64m")));
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod cache;
 mod caches;
 mod copying;
 mod mounts;
+mod network;
 mod room;
 mod steps;
 
@@ -37,6 +38,7 @@ use super::view::{TemplateView, view};
 use super::{Audience, collect, owner};
 use crate::error::Error;
 use crate::{Broker, health};
+use sandkeep_core::network::{Network, NetworkTerms};
 use sandkeep_core::{ImportId, Owner, Principal, TemplateName, failpoint, limits, with_causes};
 use sandkeep_image::{
     copying::{Context, CopyError},
@@ -70,6 +72,10 @@ pub struct BuildDraft {
     /// The stage to build, if not the last.
     pub target: Option<String>,
     pub cache: Cache,
+    /// What commands of the build may reach.
+    pub network: Network,
+    /// The policy of sandboxes that name none.
+    pub default_network: Option<Network>,
 }
 
 /// Whether cached steps are used.
@@ -88,6 +94,7 @@ struct Order {
     arguments: BTreeMap<String, String>,
     target: Option<String>,
     cache: Cache,
+    network: NetworkTerms,
     events: Events,
     /// Canceled when nobody listens any more.
     unwanted: CancellationToken,
@@ -103,18 +110,22 @@ impl Broker {
     ) -> Result<Import, Error> {
         let whose = self.whose(who, &draft.name, draft.project.as_deref(), draft.audience)?;
         let owner = owner(who, draft.project.as_deref())?;
+        let network = self.network_of_build(&draft.network)?;
+        self.shared.network.check_default(draft.default_network.as_ref())?;
         health::refuse_when_full(&self.shared).await?;
         let images = &self.shared.images;
         let (place, room) =
             images.place(&self.shared, &images.builds, &owner, &whose, &draft.name).await?;
-        let BuildDraft { name, context, file, arguments, target, cache, .. } = draft;
+        let BuildDraft { name, context, file, arguments, target, cache, default_network, .. } =
+            draft;
         let (archive, space) = context.finish().await?;
         let space = Arc::new(space);
         let (import, reporter, outcome, events, unwanted) = Import::begin_build();
         let claim = Claim::of(owner.clone());
         let id = ImportId::random();
-        let job = Job { id, whose, claim, name, reporter, room, space };
-        let order = Order { owner, archive, file, arguments, target, cache, events, unwanted };
+        let job = Job { id, whose, claim, name, network: default_network, reporter, room, space };
+        let order =
+            Order { owner, archive, file, arguments, target, cache, network, events, unwanted };
         let broker = self.clone();
         self.shared.tasks.spawn(async move {
             let result = broker.carry_out_build(&job, order).await;
@@ -195,7 +206,7 @@ impl Broker {
         order: Order,
         rooms: &'a Rooms,
     ) -> Result<(Builder<'a>, Content), Error> {
-        let Order { owner, archive, file, arguments, target, cache, events, .. } = order;
+        let Order { owner, archive, file, arguments, target, cache, network, events, .. } = order;
         let spool = opening::spool(&self.shared, &job.space).await?;
         let read = move || read(archive, file, arguments, &spool);
         let read = self.shared.tasks.spawn_blocking(read).await;
@@ -205,8 +216,17 @@ impl Broker {
             let named = target.clone().unwrap_or_default();
             Error::BuildFileInvalid { problem: format!("{file} has no stage {named:?}") }
         })?;
-        let mut builder =
-            Builder::new(self, job, owner, rooms, events, cache, recipe, Arc::new(context));
+        let mut builder = Builder::new(
+            self,
+            job,
+            owner,
+            rooms,
+            network,
+            events,
+            cache,
+            recipe,
+            Arc::new(context),
+        );
         let built = builder.all(wanted).await?;
         failpoint!("build.after_steps");
         let content = content(job, &file, built)?;

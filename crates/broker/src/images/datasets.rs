@@ -36,7 +36,8 @@ impl Broker {
         }
         let source = TemplateSource::Dataset(snapshot.clone());
         let audience = Audience::Owner;
-        let draft = TemplateDraft { name: name.clone(), project: None, audience, source };
+        let (project, network) = (None, None);
+        let draft = TemplateDraft { name: name.clone(), project, audience, source, network };
         self.import_template(who, draft).await?.done().await?;
         Ok(name)
     }

@@ -18,6 +18,7 @@ use crate::error::Error;
 use crate::{Broker, health};
 use sandkeep_core::event::{EventKind, Subject};
 use sandkeep_core::ledger::Reservation;
+use sandkeep_core::network::Network;
 use sandkeep_core::{ImportId, Principal, Scope, TemplateName, failpoint, limits, with_causes};
 use sandkeep_image::{
     image::{Image, ImageError, Platform},
@@ -30,6 +31,8 @@ pub struct Job {
     pub whose: Whose,
     pub claim: Claim,
     pub name: TemplateName,
+    /// The policy of sandboxes that name none.
+    pub network: Option<Network>,
     pub reporter: Reporter,
     /// The space that it may use in the pool.
     pub room: Arc<DraftRoom>,
@@ -54,6 +57,7 @@ impl Broker {
         draft: TemplateDraft,
     ) -> Result<Import, Error> {
         let whose = self.whose(who, &draft.name, draft.project.as_deref(), draft.audience)?;
+        self.shared.network.check_default(draft.network.as_ref())?;
         health::refuse_when_full(&self.shared).await?;
         let (images, owner) = (&self.shared.images, owner(who, draft.project.as_deref())?);
         let (place, room) =
@@ -61,8 +65,8 @@ impl Broker {
         let claim = Claim::of(owner);
         let (opened, space) = opening::open(&self.shared, who, &claim, draft.source).await?;
         let (import, reporter, outcome) = Import::begin();
-        let (id, name) = (ImportId::random(), draft.name);
-        let job = Job { id, whose, claim, name, reporter, room, space };
+        let (id, name, network) = (ImportId::random(), draft.name, draft.network);
+        let job = Job { id, whose, claim, name, network, reporter, room, space };
         let broker = self.clone();
         self.shared.tasks.spawn(async move {
             let closing = broker.shared.closing.clone();
@@ -192,7 +196,8 @@ impl Broker {
     /// The last step: from here on the template exists. The layers are pinned until then.
     pub(super) async fn write_down(&self, job: &Job, content: Content) -> Result<Record, Error> {
         job.reporter.step(ImportStep::Recording);
-        let record = Record::new(content, self.shared.clock.wall());
+        let mut record = Record::new(content, self.shared.clock.wall());
+        record.network = job.network.clone();
         record::check_len(&record)
             .map_err(|long| Error::SourceInvalid { problem: long.to_string() })?;
         self.shared.keep(&job.whose, &record).await?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::records::rows;
+use sandkeep_core::network::Network;
 use sandkeep_core::{Owner, Principal, StartUp, TemplateName, limits};
 use sandkeep_image::image::ImageConfig;
 use sandkeep_storage::LayerId;
@@ -59,6 +60,9 @@ pub struct Record {
     /// The program that runs in every sandbox from its creation on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<StartUp>,
+    /// The policy of sandboxes that name none, as its creator chose it. Never that of a sandbox it was made from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
     pub created_at: jiff::Timestamp,
 }
 
@@ -83,7 +87,8 @@ pub struct Content {
 impl Record {
     pub fn new(content: Content, created_at: jiff::Timestamp) -> Self {
         let Content { name, digest, source, layers, over, config, start } = content;
-        Self { version: VERSION, name, digest, source, layers, over, config, start, created_at }
+        let (version, network) = (VERSION, None);
+        Self { version, name, digest, source, layers, over, config, start, network, created_at }
     }
 
     pub fn layer_ids(&self) -> Vec<LayerId> {

@@ -7,6 +7,7 @@ use tokio::sync::RwLockReadGuard;
 use super::record::{Record, Whose};
 use crate::error::Error;
 use crate::shared::Shared;
+use sandkeep_core::network::Network;
 use sandkeep_core::{ImageDefaults, Owner, PinnedImage, Spec, TemplateName};
 use sandkeep_image::{ImageTemplate, Template, image::ImageConfig};
 use sandkeep_runtime::Capabilities;
@@ -26,6 +27,11 @@ pub struct Chosen<'a> {
 }
 
 impl Chosen<'_> {
+    /// The policy of a sandbox that names none, neither itself nor by its profile.
+    pub fn network(&self) -> Option<&Network> {
+        self.image.as_ref()?.network.as_ref()
+    }
+
     /// The spec of a sandbox that is created from it.
     pub fn pin(&self, spec: Spec, can: &Capabilities) -> Spec {
         match &self.image {

@@ -3,7 +3,7 @@
 //! ```text
 //!  dir ─▶ opened ─▶ copied into the volume ───────────────────────────────────────▶ launch
 //!  git (file) ─▶ opened ─▶ copied aside in the volume ─▶ launch ─▶ git clone inside ─▶ the copy is removed
-//!  git (https) ─▶ admitted ─────────────────────────────▶ launch ─▶ git clone inside, through a relay
+//!  git (https) ─▶ admitted ─────────────────────────────▶ launch ─▶ git clone inside, by the gateway
 //!  upload ─▶ looked up ─▶ unpacked into the volume ────────────────────────────────▶ launch
 //! ```
 //!
@@ -12,7 +12,6 @@
 
 mod git;
 mod opening;
-mod relay;
 pub(super) mod uploads;
 
 use std::fs::File;
@@ -81,6 +80,13 @@ impl Filling<'_> {
     }
 }
 
+impl Opened {
+    /// Whether the sandbox needs a way out until it was cloned.
+    pub fn needs_network(&self) -> bool {
+        matches!(self, Self::Remote(_))
+    }
+}
+
 impl Supervisor {
     /// Puts the workspace, or what it is created from, into the new volume.
     pub(crate) async fn bring_source(&self, bringing: &Bringing, root: &Root) -> Result<(), Error> {
@@ -131,7 +137,7 @@ impl Supervisor {
             Opened::Repository { url, aside, .. } => {
                 self.clone_inside(guest.as_ref(), url, aside, &source.path).await
             }
-            Opened::Remote(remote) => self.clone_remote(guest, remote, &source.path).await,
+            Opened::Remote(remote) => self.clone_remote(guest.as_ref(), remote, &source.path).await,
         }
     }
 

@@ -29,7 +29,6 @@ impl Changing {
             | Operation::Watch { .. }
             | Operation::Pack { .. }
             | Operation::Restore {}
-            | Operation::Relay {}
             | Operation::Tool(_) => return None,
         };
         let text = |path: &RawPath| cut(&path.to_text_lossy());

@@ -78,7 +78,6 @@ impl Sends {
             | Operation::Watch { .. }
             | Operation::Pack { .. }
             | Operation::Tool(_)
-            | Operation::Relay {}
             | Operation::Ports => Self::Nothing,
         }
     }
@@ -137,8 +136,6 @@ enum State {
 }
 
 enum Held {
-    /// The sandbox is being created: nothing else runs in it.
-    Making,
     Command {
         _busy: Busy,
     },
@@ -165,16 +162,6 @@ pub(crate) async fn begin(
     // A request that was admitted before a pause which has not counted it yet is refused.
     let guest = admitted(handle)?;
     run(shared, guest, &handle.meta().spec, request, held).await
-}
-
-/// The same in a sandbox that is being created, regardless of `Presence`.
-pub(crate) async fn begin_in_new(
-    shared: &Arc<Shared>,
-    guest: &Arc<dyn Guest>,
-    spec: &Spec,
-    request: ToolboxRequest,
-) -> Result<ToolboxRun, Error> {
-    run(shared, Arc::clone(guest), spec, request, Held::Making).await
 }
 
 /// The same on the files of a codebase, in a jail.

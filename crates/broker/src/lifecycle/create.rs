@@ -187,13 +187,20 @@ impl Broker {
             // Errors of a source are returned before anything is created.
             let workspace = match admitted.spec.source().cloned() {
                 Some(source) => {
-                    let opened = workspace::open(shared, who, &source, reach).await?;
+                    let network = &admitted.terms.network.policy;
+                    let opened = workspace::open(shared, who, &source, reach, network).await?;
+                    if opened.needs_network() {
+                        admitted.runtime.check_network()?;
+                    }
                     Some(Bringing { source, opened })
                 }
                 None => None,
             };
             let mut meta = new_meta(shared, owner, admitted.spec.clone(), admitted.terms.clone());
             (meta.slot, meta.name) = (slot, name);
+            let clones =
+                workspace.as_ref().is_some_and(|workspace| workspace.opened.needs_network());
+            meta.terms.network.prepared.network |= clones;
             admission::check_row(&meta)?;
             let claim = key.map(|key| key.claim(&shared.directory, vec![meta.id.clone()]));
             let template = Arc::clone(&admitted.template.template);
@@ -300,7 +307,7 @@ impl Supervisor {
             let synced = self.shared.blocking(move |_| home.sync_meta());
             self.runtime.reserve(self.id(), self.meta.spec.resources()).await?;
             failpoint!("create.after_reserve");
-            self.keep_secrets(secrets).await?;
+            self.keep_new_secrets(secrets).await?;
             Ok::<_, Error>(synced)
         };
         // The row's revision must be kept even if the rest fails.
@@ -341,12 +348,13 @@ impl Supervisor {
         }
         within(step!("runtime.start"), self.runtime.start(&plan)).await?;
         failpoint!("create.after_launch");
-        self.open_network().await?;
         let guest = self.enter().await?;
         if let Some(workspace) = origin.workspace() {
             self.finish_source(workspace, &guest).await?;
             self.seal_base().await?;
         }
+        // A clone has another network than what is run later.
+        self.open_network().await?;
         let starts_up = self.template_start_up().is_some();
         if starts_up {
             self.expect_start_up().await?;

@@ -4,33 +4,39 @@ use std::sync::Arc;
 
 use tracing::{info, warn};
 
-use super::Values;
 use super::room::SandboxRecorder;
 use super::seal::wrong;
+use super::{KeptValues, Values};
 use crate::error::Error;
 use crate::lifecycle::handle::Handle;
 use crate::lifecycle::supervisor::Supervisor;
 use crate::lifecycle::supervisor::telling;
 use crate::shared::Shared;
-use sandkeep_core::network::NetworkTerms;
+use sandkeep_core::network::{NetworkTerms, SecretTerms};
 use sandkeep_core::{SandboxId, State, failpoint, limits, with_causes};
 use sandkeep_egress::{Rules, Secret};
-use sandkeep_home::{Meta, Phase, network_log};
-use sandkeep_image::certificates;
+use sandkeep_home::Meta;
+use sandkeep_image::certificates::{self, Certificates};
 use sandkeep_runtime::Runtime;
 use sandkeep_tree::Root;
 
 impl Supervisor {
     /// Stores the values of a new sandbox's secrets, before it is launched.
-    pub(crate) async fn keep_secrets(&self, values: &Values) -> Result<(), Error> {
+    pub(crate) async fn keep_new_secrets(&self, values: &Values) -> Result<(), Error> {
         if values.is_empty() {
             return Ok(());
         }
-        let sealed = self.shared.network.seal.close(self.id(), values).await?;
-        let home = self.home.clone();
-        self.shared.blocking(move |_| home.keep_secrets(&sealed)).await?;
+        // A new secret's value has the name of its variable.
+        self.keep_secrets(values).await?;
         failpoint!("network.after_secrets");
         Ok(())
+    }
+
+    /// Replaces all values that are kept.
+    pub(super) async fn keep_secrets(&self, values: &KeptValues) -> Result<(), Error> {
+        let sealed = self.shared.network.seal.close(self.id(), values).await?;
+        let home = self.home.clone();
+        self.shared.blocking(move |_| home.keep_secrets(&sealed)).await
     }
 
     /// Decides what the coming launch has to prepare. It is recorded with the intent.
@@ -41,13 +47,15 @@ impl Supervisor {
         }
     }
 
-    /// Puts the daemon's certificate on the volume, if programs inside need it. Nothing runs on it.
+    /// Puts the daemon's certificates on the volume, if programs inside need them. Nothing runs on it.
     pub(crate) async fn install_certificate(&self, root: Option<&Root>) -> Result<(), Error> {
         let Some(root) = root.filter(|_| self.meta.terms.network.prepared.certificate) else {
             return Ok(());
         };
         let gateway = self.shared.network.gateway.clone();
-        let bundle = tokio::task::spawn_blocking(move || gateway.bundle()).await;
+        let read =
+            move || Ok(Certificates { pem: gateway.bundle()?, java: gateway.java_trust_store()? });
+        let bundle = tokio::task::spawn_blocking(read).await;
         let bundle = bundle.map_err(|_| Error::ShuttingDown)?.map_err(|e| self.no_gateway(e))?;
         certificates::install(root, bundle).await?;
         failpoint!("network.after_certificate");
@@ -84,7 +92,7 @@ impl Supervisor {
         self.shared.tasks.spawn(try_again(shared, runtime, Arc::clone(handle)));
     }
 
-    fn no_gateway(&self, source: sandkeep_egress::GatewayError) -> Error {
+    pub(super) fn no_gateway(&self, source: sandkeep_egress::GatewayError) -> Error {
         Error::Gateway { id: self.id().clone(), source }
     }
 }
@@ -118,43 +126,37 @@ async fn open(
     meta: &Meta,
     room: &Arc<super::NetworkRoom>,
 ) -> Result<(), Error> {
-    let rules = rules_of(shared, &meta.id, &meta.terms.network).await?;
+    let terms = &meta.terms.network;
+    let rules = rules_of(&meta.id, terms, &kept_values(shared, &meta.id, terms).await?)?;
     let sockets = runtime.network(&meta.id).await?;
     let home = shared.data.home(&meta.id).path().to_owned();
-    let earlier = match meta.phase {
-        Phase::Creating => 0,
-        Phase::Ready | Phase::Destroying => {
-            // What a former daemon or start noted may still be on its way there.
-            shared.network.flush().await;
-            let noted = home.clone();
-            shared.blocking(move |_| network_log::used_bytes(&noted)).await?
-        }
-    };
+    let earlier = room.earlier_bytes(shared, &rules.policy, &meta.id).await?;
     let recorder = Arc::new(SandboxRecorder::of(shared, room, home, telling::subject(meta)));
     let gateway = &shared.network.gateway;
     let organization = &meta.owner.organization;
     let opened =
         gateway.open(meta.id.clone(), organization, sockets, rules, Arc::clone(&recorder) as _);
     let attachment = opened.map_err(|source| Error::Gateway { id: meta.id.clone(), source })?;
-    attachment.add_earlier_bytes(earlier);
+    if let Some(bytes) = earlier {
+        room.count_earlier(&attachment, bytes);
+    }
     room.open(attachment, recorder);
     Ok(())
 }
 
 /// The rules of a sandbox, with the values of its secrets. A policy of `none` allows nothing.
-pub(super) async fn rules_of(
-    shared: &Arc<Shared>,
+pub(super) fn rules_of(
     id: &SandboxId,
     terms: &NetworkTerms,
+    values: &KeptValues,
 ) -> Result<Rules, Error> {
-    let mut values = secrets_of(shared, id, terms).await?;
-    let secret = |(name, secret): (&String, &sandkeep_core::network::SecretTerms)| {
-        let value = values.remove(name);
-        let value = value.ok_or_else(|| wrong(format!("the value of {name} is missing")))?;
+    let mut values = named_values(id, terms, values)?;
+    let secret = |(name, secret): (&String, &SecretTerms)| {
+        let value = values.remove(name)?;
         let (placeholder, hosts) = (secret.placeholder.clone(), secret.hosts.clone());
-        Ok((name.clone(), Secret { placeholder, value, hosts }))
+        Some((name.clone(), Secret { placeholder, value, hosts }))
     };
-    let secrets = terms.secrets.iter().map(secret).collect::<Result<_, Error>>()?;
+    let secrets = terms.secrets.iter().filter_map(secret).collect();
     let policy = terms.policy.policy().cloned().unwrap_or_default();
     Ok(Rules { policy, secrets, headers: Vec::new() })
 }
@@ -165,11 +167,31 @@ pub(crate) async fn secrets_of(
     id: &SandboxId,
     terms: &NetworkTerms,
 ) -> Result<Values, Error> {
+    named_values(id, terms, &kept_values(shared, id, terms).await?)
+}
+
+/// All of them that are kept, if the sandbox has any secrets.
+pub(super) async fn kept_values(
+    shared: &Arc<Shared>,
+    id: &SandboxId,
+    terms: &NetworkTerms,
+) -> Result<KeptValues, Error> {
     if terms.secrets.is_empty() {
-        return Ok(Values::new());
+        return Ok(KeptValues::new());
     }
     let home = shared.data.home(id);
     let sealed = shared.blocking(move |_| home.secrets()).await?;
     let sealed = sealed.ok_or_else(|| wrong("their file is missing from the sandbox's home"))?;
     shared.network.seal.open(id, &sealed).await
+}
+
+/// By their variables. Without one of them the sandbox would have less than it was promised.
+fn named_values(id: &SandboxId, terms: &NetworkTerms, kept: &KeptValues) -> Result<Values, Error> {
+    let value = |(name, secret): (&String, &SecretTerms)| {
+        let value = kept.get(&secret.value_name(name)).cloned();
+        let value =
+            value.ok_or_else(|| wrong(format!("the value of {name} of {id} is missing")))?;
+        Ok((name.clone(), value))
+    };
+    terms.secrets.iter().map(value).collect()
 }

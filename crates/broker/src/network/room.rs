@@ -9,13 +9,15 @@ use tokio::sync::{broadcast, mpsc};
 
 use super::log::Line;
 use crate::clock::Clock;
+use crate::error::Error;
 use crate::shared::Shared;
 use crate::telemetry::NetworkMetrics;
 use sandkeep_core::api::GatewayState;
 use sandkeep_core::event::{EventKind, Subject};
-use sandkeep_core::limits;
-use sandkeep_core::network::{Decision, DecisionKind, NetworkVerdict, PendingRequest};
+use sandkeep_core::network::{Decision, DecisionKind, NetworkVerdict, PendingRequest, Policy};
+use sandkeep_core::{SandboxId, limits};
 use sandkeep_egress::{Attachment, Recorder};
+use sandkeep_home::network_log;
 
 /// What becomes of the sandbox's connections.
 #[derive(Default)]
@@ -32,6 +34,16 @@ pub(crate) struct NetworkRoom {
     way: Mutex<Way>,
     /// Exists from the first follower on.
     live: OnceLock<broadcast::Sender<Arc<Decision>>>,
+    used: Mutex<Used>,
+}
+
+/// What was used of `limits.bytes_total`.
+#[derive(Default)]
+struct Used {
+    /// If there was such a limit since this daemon has the sandbox. The note of it on disk is older.
+    bytes: Option<u64>,
+    /// The present end counts what was used before it.
+    counts_earlier: bool,
 }
 
 impl NetworkRoom {
@@ -69,8 +81,45 @@ impl NetworkRoom {
         self.put(Way::Closed);
     }
 
+    /// What was used of `limits.bytes_total` before an end with this policy is opened; `None` if it has no such limit.
+    pub async fn earlier_bytes(
+        &self,
+        shared: &Arc<Shared>,
+        policy: &Policy,
+        id: &SandboxId,
+    ) -> Result<Option<u64>, Error> {
+        if !shared.network.counts_bytes(policy) {
+            return Ok(None);
+        }
+        let known = self.used().bytes;
+        if known.is_some() {
+            return Ok(known);
+        }
+        let home = shared.data.home(id).path().to_owned();
+        shared.blocking(move |_| network_log::used_bytes(&home)).await.map(Some)
+    }
+
+    /// Whether the present end counts what was used before it.
+    pub fn counts_earlier(&self) -> bool {
+        self.used().counts_earlier
+    }
+
+    /// Has it count that.
+    pub fn count_earlier(&self, attachment: &Attachment, bytes: u64) {
+        attachment.add_earlier_bytes(bytes);
+        *self.used() = Used { bytes: Some(bytes), counts_earlier: true };
+    }
+
+    /// The lock is held for a look or one change, and nothing panics meanwhile.
+    fn used(&self) -> MutexGuard<'_, Used> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The former end is dropped without the lock: that may take a while.
     fn put(&self, way: Way) {
+        if !matches!(way, Way::Open(..)) {
+            self.used().counts_earlier = false;
+        }
         let former = std::mem::replace(&mut *self.way(), way);
         if let Way::Open(attachment, recorder) = former {
             recorder.keep_used(&attachment);
@@ -117,6 +166,7 @@ impl SandboxRecorder {
     /// Notes what counts to `limits.bytes_total`, for the next start and for the next daemon.
     fn keep_used(&self, attachment: &Attachment) {
         if let Some(bytes) = attachment.counted_bytes() {
+            self.room.used().bytes = Some(bytes);
             self.queue(Line::Used { home: self.home.clone(), bytes });
         }
     }

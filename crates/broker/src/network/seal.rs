@@ -20,6 +20,8 @@ use sandkeep_home::{KEY_BYTES, StoredKey};
 
 /// Values by the names of their variables.
 pub(crate) type Values = BTreeMap<String, SecretValue>;
+/// Values by the names under which they are kept: see `SecretTerms::value_name`.
+pub(crate) type KeptValues = BTreeMap<String, SecretValue>;
 
 /// The version of the format, and the first byte of a file.
 const VERSION: u8 = 1;

@@ -61,6 +61,7 @@ pub(crate) async fn admit<'a>(
         Privilege::Root if !can.any_user => None,
         usual => Some(usual),
     });
+    draft.network = draft.network.or_else(|| chosen.network().cloned());
     draft.snapshot_tool_calls =
         Some(snapshots_tool_calls(shared, files, draft.snapshot_tool_calls)?);
     if let Some(resources) = &draft.resources {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::Owner;
+use crate::network::Network;
 
 /// What stands in the error of a failed build before the end of the step's output. A client that shows the output as it
 /// comes has shown it already.
@@ -31,6 +32,9 @@ pub struct Template {
     /// The command that runs in every sandbox from its creation on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start: Option<Vec<String>>,
+    /// The policy of sandboxes that name none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
     /// Total size of its layers, whether or not other templates share them.
     pub bytes: u64,
     /// RFC 3339; absent for a built-in template.

@@ -1,17 +1,20 @@
-//! A change of the policy of a sandbox that exists.
+//! A change of the policy and the secrets of a sandbox that exists.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::entry::Entry;
+use super::secret::SecretPatch;
 use super::{Network, NetworkLimits, OnDeny, Policy};
 
-/// A change of a network policy. `policy` replaces all of it; the other fields change a part.
+/// A change of a network. `policy` replaces all of the policy; the other fields change a part.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = PatchNetwork)]
 pub struct NetworkPatch {
-    /// The new policy, in place of the present one. Not together with other fields.
+    /// The new policy, in place of the present one. Not together with other fields, except those for secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Network>,
     /// The new entries of `allow`, in place of the present ones.
@@ -31,6 +34,12 @@ pub struct NetworkPatch {
     /// The new limits, in place of the present ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<NetworkLimits>,
+    /// Secrets to add or to change, by their variable. Others stay as they are.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: BTreeMap<String, SecretPatch>,
+    /// Secrets to remove. What has their placeholder sends it as it is from then on.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub remove_secrets: BTreeSet<String>,
 }
 
 fn some_entries<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Vec<Entry>>, D::Error> {
@@ -40,7 +49,18 @@ fn some_entries<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Vec<
 impl NetworkPatch {
     /// The whole policy, and nothing beside it.
     pub fn is_mixed(&self) -> bool {
-        self.policy.is_some() && *self != Self { policy: self.policy.clone(), ..Self::default() }
+        let alone = Self { policy: self.policy.clone(), ..self.about_secrets() };
+        self.policy.is_some() && *self != alone
+    }
+
+    /// The part that is about secrets.
+    fn about_secrets(&self) -> Self {
+        let (secrets, remove_secrets) = (self.secrets.clone(), self.remove_secrets.clone());
+        Self { secrets, remove_secrets, ..Self::default() }
+    }
+
+    pub fn has_secrets(&self) -> bool {
+        !self.secrets.is_empty() || !self.remove_secrets.is_empty()
     }
 
     /// The policy after the change. A part of a policy changes `none` into a policy.
@@ -48,7 +68,7 @@ impl NetworkPatch {
         if let Some(policy) = &self.policy {
             return policy.clone();
         }
-        if *self == Self::default() {
+        if *self == self.about_secrets() {
             return to.clone();
         }
         let mut policy = to.policy().cloned().unwrap_or_default();

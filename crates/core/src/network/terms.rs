@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::entry::Target;
-use super::secret::{SecretDraft, check_secrets};
-use super::{Network, Presets};
+use super::secret::{SecretDraft, SecretPatch, check_secrets, problem_of, too_many};
+use super::{Network, NetworkPatch, Presets};
 use crate::InvalidSpec;
 use crate::id::random_id;
 
@@ -46,11 +46,28 @@ pub struct SecretTerms {
     pub hosts: Vec<Target>,
     /// What the sandbox has in place of the value. It is random, and of this sandbox alone.
     pub placeholder: String,
+    /// How often the value was replaced. It names the value where values are kept, so that a new one is in force
+    /// together with its hosts, and not before.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub revision: u32,
+}
+
+fn is_first(revision: &u32) -> bool {
+    *revision == 0
 }
 
 impl SecretTerms {
     fn of(hosts: Vec<Target>) -> Self {
-        Self { hosts, placeholder: random_id(PLACEHOLDER) }
+        Self { hosts, placeholder: random_id(PLACEHOLDER), revision: 0 }
+    }
+
+    /// The name of its value where values are kept.
+    pub fn value_name(&self, variable: &str) -> String {
+        match self.revision {
+            0 => variable.to_owned(),
+            // No variable has such a name.
+            revision => format!("{variable}#{revision}"),
+        }
     }
 }
 
@@ -89,10 +106,53 @@ impl NetworkTerms {
         }
     }
 
+    /// The terms after a change; whether the policy covers the changed secrets is not considered.
+    pub fn patched(&self, patch: &NetworkPatch) -> Result<Self, InvalidSpec> {
+        let wrong = |problem: String| InvalidSpec { field: "secrets", problem };
+        let mut secrets = self.secrets.clone();
+        for name in &patch.remove_secrets {
+            secrets.remove(name).ok_or_else(|| wrong(format!("there is no secret {name:?}")))?;
+        }
+        for (name, SecretPatch { hosts, value }) in &patch.secrets {
+            if patch.remove_secrets.contains(name) {
+                return Err(wrong(format!("{name}: it is removed as well; give it once")));
+            }
+            if let Some(problem) = problem_of(name, hosts.as_deref(), value.as_ref()) {
+                return Err(wrong(problem));
+            }
+            match (secrets.get_mut(name), hosts, value) {
+                (Some(present), hosts, value) => {
+                    present.hosts = hosts.as_ref().unwrap_or(&present.hosts).clone();
+                    present.revision = present.revision.wrapping_add(u32::from(value.is_some()));
+                }
+                (None, Some(hosts), Some(_)) => {
+                    secrets.insert(name.clone(), SecretTerms::of(hosts.clone()));
+                }
+                (None, ..) => {
+                    let problem = format!("{name}: a new secret needs hosts and a value");
+                    return Err(wrong(problem));
+                }
+            }
+        }
+        if let Some(problem) = too_many(secrets.len()) {
+            return Err(wrong(problem));
+        }
+        Ok(Self { policy: patch.applied(&self.policy), secrets, prepared: self.prepared })
+    }
+
     /// Whether the policy and the secrets fit together.
     pub fn check(&self, presets: &Presets) -> Result<(), InvalidSpec> {
         self.policy.check(presets)?;
-        for (name, secret) in &self.secrets {
+        self.check_secrets(presets, self.secrets.keys())
+    }
+
+    /// Whether the policy covers these of its secrets.
+    pub fn check_secrets<'a>(
+        &'a self,
+        presets: &Presets,
+        names: impl Iterator<Item = &'a String>,
+    ) -> Result<(), InvalidSpec> {
+        for (name, secret) in names.filter_map(|name| self.secrets.get_key_value(name)) {
             let wrong = |problem: String| InvalidSpec { field: "secrets", problem };
             let Some(policy) = self.policy.policy() else {
                 let problem = format!("{name}: there is no network to use it; give network.allow");

@@ -341,3 +341,67 @@ proptest! {
         prop_assert_eq!(serde_json::from_slice::<Network>(&text).expect("reads"), network);
     }
 }
+
+fn with_secret() -> NetworkTerms {
+    use serde_json::json;
+    let secrets =
+        serde_json::from_value(json!({ "TOKEN": { "hosts": ["a.example"], "value": "hush" } }));
+    NetworkTerms::new(Network::open(), &secrets.expect("secrets"))
+}
+
+fn change(patch: serde_json::Value) -> NetworkPatch {
+    serde_json::from_value(patch).expect("a patch")
+}
+
+#[test]
+fn a_change_of_secrets_leaves_the_policy_and_the_placeholders() {
+    use serde_json::json;
+    let before = with_secret();
+    assert_eq!(before.patched(&NetworkPatch::default()), Ok(before.clone()));
+    let valued = change(json!({ "secrets": { "TOKEN": { "value": "other" } } }));
+    let after = before.patched(&valued).expect("a change");
+    let (old, new) = (&before.secrets["TOKEN"], &after.secrets["TOKEN"]);
+    assert_eq!((&old.placeholder, &old.hosts), (&new.placeholder, &new.hosts));
+    assert_ne!(old.value_name("TOKEN"), new.value_name("TOKEN"), "values are told apart");
+    assert_eq!(after.policy, before.policy);
+    let hosted = change(json!({ "secrets": { "TOKEN": { "hosts": ["b.example"] } } }));
+    let after = before.patched(&hosted).expect("a change");
+    assert_eq!(
+        old.value_name("TOKEN"),
+        after.secrets["TOKEN"].value_name("TOKEN"),
+        "the same value"
+    );
+    // A fork begins with new placeholders, and with values under their plain names.
+    let fork = before.patched(&valued).expect("a change").renewed();
+    assert_eq!(fork.secrets["TOKEN"].value_name("TOKEN"), "TOKEN");
+    let none = NetworkTerms::default();
+    let added = json!({ "secrets": { "TOKEN": { "hosts": ["a.example"], "value": "x" } } });
+    assert!(none.patched(&change(added)).expect("a change").policy.is_none());
+}
+
+#[test]
+fn a_change_of_secrets_is_whole_or_refused() {
+    use serde_json::json;
+    let before = with_secret();
+    let both = json!({ "secrets": { "TOKEN": { "value": "x" } }, "remove_secrets": ["TOKEN"] });
+    for patch in [
+        json!({ "secrets": { "OTHER": { "value": "hush" } } }),
+        json!({ "secrets": { "OTHER": { "hosts": ["a.example"] } } }),
+        json!({ "secrets": { "TOKEN": { "hosts": [] } } }),
+        json!({ "secrets": { "TOKEN": { "value": "hush\n" } } }),
+        json!({ "secrets": { "1": { "hosts": ["a.example"], "value": "hush" } } }),
+        json!({ "remove_secrets": ["OTHER"] }),
+        both,
+    ] {
+        let refused = before.patched(&change(patch.clone())).expect_err("not a change");
+        assert!(!refused.to_string().contains("hush"), "{patch}: {refused}");
+    }
+    let many: serde_json::Map<_, _> = (0..=limits::SECRETS_MAX)
+        .map(|n| (format!("N{n}"), json!({ "hosts": ["a.example"], "value": "x" })))
+        .collect();
+    assert!(before.patched(&change(json!({ "secrets": many }))).is_err());
+    let gone = before.patched(&change(json!({ "remove_secrets": ["TOKEN"] }))).expect("a change");
+    assert!(gone.secrets.is_empty());
+    let mixed = change(json!({ "policy": "none", "remove_secrets": ["TOKEN"] }));
+    assert!(!mixed.is_mixed() && change(json!({ "policy": "none", "allow": [] })).is_mixed());
+}

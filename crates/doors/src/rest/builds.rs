@@ -11,7 +11,7 @@ use utoipa::IntoParams;
 
 use super::import_events::answer;
 use super::openapi::{Carried, Guarded, InState, OfSandbox, Stored, Upstream, WithBody};
-use super::templates::audience;
+use super::templates::{audience, network_named};
 use super::uploads;
 use crate::kit::Refusal;
 use crate::kit::frames::Form;
@@ -41,6 +41,11 @@ pub struct BuildQuery {
     /// Run every step, without the build cache.
     #[serde(default)]
     no_cache: bool,
+    /// What commands of the build may reach: `none`, the default, `open`, or a policy as JSON, as for a new sandbox.
+    /// `on_deny: ask` is refused.
+    network: Option<String>,
+    /// The policy of the template's sandboxes that name none, in the same notation; by default they have no network.
+    default_network: Option<String>,
 }
 
 /// Build a template from a build file, replacing one of the same name
@@ -70,7 +75,10 @@ pub async fn build(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Refusal> {
-    let BuildQuery { stream, shared, project, file, target, build_args, no_cache } = query(asked)?;
+    let asked = query(asked)?;
+    let BuildQuery { stream, shared, project, file, target, build_args, no_cache, .. } = asked;
+    let network = network_named("network", asked.network.as_deref())?.unwrap_or_default();
+    let default_network = network_named("default_network", asked.default_network.as_deref())?;
     let live = Form::live(stream, &headers);
     let arguments = arguments(build_args.as_deref())?;
     let audience = audience(shared);
@@ -80,7 +88,18 @@ pub async fn build(
         true => Cache::PassedBy,
         false => Cache::Used,
     };
-    let draft = BuildDraft { name, project, audience, context, file, arguments, target, cache };
+    let draft = BuildDraft {
+        name,
+        project,
+        audience,
+        context,
+        file,
+        arguments,
+        target,
+        cache,
+        network,
+        default_network,
+    };
     answer(broker.build_template(&who, draft).await?, live).await
 }
 

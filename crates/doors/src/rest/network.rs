@@ -43,10 +43,12 @@ pub async fn get(
     Ok(Json(broker.network(&who, &id)?))
 }
 
-/// Change the network policy of a sandbox
+/// Change the network policy and the secrets of a sandbox
 ///
 /// `policy` replaces all of it; the other fields change a part. New connections follow it at once, and open ones that it
-/// does not allow end. A sandbox that was started without a network gets one when it is started again.
+/// does not allow end. `secrets` adds, changes and removes secrets: the placeholder of a changed one stays, and new
+/// connections get its new value. A sandbox that was started without a network, or without secrets and rules for
+/// requests, gets them when it is started again.
 #[utoipa::path(
     patch, path = "/api/v1/sandboxes/{id}/network", operation_id = "patch_network", tag = "network",
     params(("id" = SandboxId, Path)),

@@ -23,6 +23,7 @@ use sandkeep_broker::{
     Audience, Broker, PathKind, TemplateDraft, TemplateSource, TemplateView, error::Error,
 };
 use sandkeep_core::api::Sorting;
+use sandkeep_core::network::Network;
 use sandkeep_core::{HostPaths, Principal, SnapshotName, TemplateName};
 use sandkeep_image::source::registry::{Credentials, Reference};
 
@@ -44,6 +45,9 @@ pub struct TemplateBody {
     #[serde(default)]
     shared: bool,
     source: SourceBody,
+    /// The policy of sandboxes that name none, neither themselves nor by their profile; by default they have no network.
+    /// The policy and the secrets of a sandbox that becomes a template are not taken over.
+    network: Option<Network>,
 }
 
 /// The source of the template; exactly one of these. Paths are absolute paths on the daemon's host, and allowed only
@@ -170,6 +174,8 @@ pub struct UploadQuery {
     #[serde(default)]
     shared: bool,
     project: Option<String>,
+    /// The policy of sandboxes that name none: `none`, `open`, or a policy as JSON. By default they have no network.
+    network: Option<String>,
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -240,9 +246,9 @@ pub async fn create(
 ) -> Result<Response, Refusal> {
     let live = Form::live(query(asked)?.stream, &headers);
     let body: TemplateBody = body::required(&headers, body).await?;
-    let TemplateBody { name, project, shared, source } = body;
+    let TemplateBody { name, project, shared, source, network } = body;
     let source = source.into_source(&broker, &who, reach).await?;
-    let draft = TemplateDraft { name, project, audience: audience(shared), source };
+    let draft = TemplateDraft { name, project, audience: audience(shared), source, network };
     answer(broker.import_template(&who, draft).await?, live).await
 }
 
@@ -271,13 +277,14 @@ pub async fn upload(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Refusal> {
-    let UploadQuery { stream, shared, project } = query(asked)?;
+    let UploadQuery { stream, shared, project, network } = query(asked)?;
+    let network = network_named("network", network.as_deref())?;
     let live = Form::live(stream, &headers);
     let audience = audience(shared);
     let admitted = broker.may_import(&who, &name, project.as_deref(), audience);
     let upload = uploads::receive(&broker, &who, admitted, body).await?;
     let source = TemplateSource::Upload(Box::new(upload));
-    let draft = TemplateDraft { name, project, audience, source };
+    let draft = TemplateDraft { name, project, audience, source, network };
     answer(broker.import_template(&who, draft).await?, live).await
 }
 
@@ -299,6 +306,17 @@ pub async fn remove(
     let OfProject { project } = query(asked)?;
     broker.remove_template(&who, name.as_str(), project.as_deref()).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// A network in a query: a word, or JSON.
+pub fn network_named(field: &str, text: Option<&str>) -> Result<Option<Network>, Refusal> {
+    let Some(text) = text else { return Ok(None) };
+    let read = match text.starts_with('{') {
+        true => serde_json::from_str(text),
+        false => serde_json::from_value(serde_json::Value::String(text.to_owned())),
+    };
+    let wrong = |error| Refusal::QueryMalformed { problem: format!("{field}: {error}") };
+    read.map(Some).map_err(wrong)
 }
 
 pub fn audience(shared: bool) -> Audience {

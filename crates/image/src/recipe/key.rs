@@ -46,6 +46,14 @@ impl Key {
         }
     }
 
+    /// The key after a command that had a network: another policy may have another result. Without a network the key
+    /// stays as it is.
+    pub fn in_network(self, policy: &str) -> Self {
+        let mut writer = self.followed_by("network");
+        writer.text(policy);
+        writer.key()
+    }
+
     pub fn digest(&self) -> &Digest {
         &self.0
     }

@@ -153,7 +153,6 @@ fn policy(settings: &Settings) -> Policy {
         max_snapshots: settings.limits.max_snapshots,
         turn_prefix: settings.turn_prefix.clone(),
         snapshot_tool_calls: settings.snapshot_tool_calls,
-        remote_git: settings.remote_git,
         codebase_serving: settings.codebase_serving,
         event_commands: settings.event_commands,
         quotas: settings.quotas,

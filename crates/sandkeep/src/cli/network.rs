@@ -1,10 +1,13 @@
 //! `sandkeep network`: what a sandbox may reach, what it reached, and what it asks for.
 
+use std::collections::BTreeMap;
+
 use clap::Subcommand;
 use serde_json::{Value, json};
 
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use crate::cli::network_args::changed_secret;
 use crate::cli::{Format, print};
 use sandkeep_client::Client;
 use sandkeep_core::SandboxId;
@@ -31,6 +34,8 @@ enum NetworkCommand {
     Deny(DenyArgs),
     /// Replace the whole policy
     Set(SetArgs),
+    /// Add, change and remove secrets; placeholders of changed ones stay
+    Secret(SecretArgs),
     /// Show what was decided about connections, requests and look-ups
     Log(LogArgs),
     /// List what waits for your decision
@@ -93,6 +98,18 @@ struct SetArgs {
 }
 
 #[derive(Debug, clap::Args)]
+struct SecretArgs {
+    /// Id or name of the sandbox
+    id: String,
+    /// Secret with the value of this terminal's variable NAME; without hosts an existing one keeps its own
+    #[arg(value_name = "NAME[@HOST[,HOST]]", required_unless_present = "remove")]
+    secrets: Vec<String>,
+    /// Secret to remove; repeatable
+    #[arg(long, value_name = "NAME")]
+    remove: Vec<String>,
+}
+
+#[derive(Debug, clap::Args)]
 struct LogArgs {
     /// Id or name of the sandbox
     id: String,
@@ -152,6 +169,7 @@ pub async fn run(args: NetworkCommandArgs, client: &Client) -> Result<Exit, Fail
             let patch = NetworkPatch { policy: Some(args.policy), ..NetworkPatch::default() };
             client.amend_network(&id, &patch).await?;
         }
+        NetworkCommand::Secret(args) => secret(args, client).await?,
         NetworkCommand::Log(args) => log(args, client).await?,
         NetworkCommand::Requests(args) => {
             let asked = client.network_requests(&client.resolve(&args.id).await?).await?;
@@ -203,6 +221,22 @@ async fn deny(args: DenyArgs, client: &Client) -> Result<(), Failure> {
         let patch = NetworkPatch { add_deny: entries, ..NetworkPatch::default() };
         client.amend_network(&id, &patch).await?;
     }
+    Ok(())
+}
+
+async fn secret(args: SecretArgs, client: &Client) -> Result<(), Failure> {
+    let id = client.resolve(&args.id).await?;
+    let mut secrets = BTreeMap::new();
+    for text in &args.secrets {
+        let (name, patch) = changed_secret(text)?;
+        if secrets.insert(name.clone(), patch).is_some() {
+            let problem = format!("secret {name} is given twice");
+            return Err(Failure::Usage { problem });
+        }
+    }
+    let remove_secrets = args.remove.into_iter().collect();
+    let patch = NetworkPatch { secrets, remove_secrets, ..NetworkPatch::default() };
+    client.amend_network(&id, &patch).await?;
     Ok(())
 }
 

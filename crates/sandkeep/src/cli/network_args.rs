@@ -1,12 +1,21 @@
-//! `--network`, `--allow`, `--deny`, `--on-deny` and `--secret`: what a new sandbox may reach.
+//! `--network`, `--allow`, `--deny`, `--on-deny` and `--secret`: what a new sandbox, or a build, may reach.
 
 use serde_json::{Map, Value, json};
 
 use crate::cli::failure::Failure;
-use sandkeep_core::network::{Entry, InvalidEntry, Target};
+use sandkeep_core::network::{Entry, InvalidEntry, SecretPatch, SecretValue, Target};
 
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct NetworkArgs {
+    #[command(flatten)]
+    policy: PolicyArgs,
+    /// Secret for some hosts, with the value of this terminal's variable NAME; inside is only a placeholder; repeatable
+    #[arg(long = "secret", value_name = "NAME@HOST[,HOST]")]
+    secrets: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct PolicyArgs {
     /// none: loopback only, the default; open: every public host
     #[arg(long, value_name = "none|open", value_parser = ["none", "open"])]
     network: Option<String>,
@@ -19,9 +28,6 @@ pub struct NetworkArgs {
     /// What happens to everything else: it is refused, you are asked, or it passes and is logged
     #[arg(long, value_name = "refuse|ask|audit", value_parser = ["refuse", "ask", "audit"])]
     on_deny: Option<String>,
-    /// Secret for some hosts, with the value of this terminal's variable NAME; inside is only a placeholder; repeatable
-    #[arg(long = "secret", value_name = "NAME@HOST[,HOST]")]
-    secrets: Vec<String>,
 }
 
 /// A secret, and who may get its value.
@@ -65,7 +71,7 @@ fn secret(text: &str) -> Result<SecretArg, InvalidSecret> {
 impl NetworkArgs {
     /// Asks in the terminal about everything that is not allowed.
     pub fn ask(&mut self) -> Result<(), Failure> {
-        match self.on_deny.replace("ask".to_owned()).as_deref() {
+        match self.policy.on_deny.replace("ask".to_owned()).as_deref() {
             None | Some("ask") => Ok(()),
             Some(other) => {
                 let problem = format!("--ask and --on-deny {other} exclude each other");
@@ -77,7 +83,49 @@ impl NetworkArgs {
     /// The fields `network` and `secrets` of a request; what is not given is left to the daemon.
     pub fn read(self) -> Result<(Option<Value>, Option<Value>), Failure> {
         let secrets = self.read_secrets()?;
-        let Self { network, allow, deny, on_deny, secrets: _ } = self;
+        Ok((self.policy.read()?, secrets))
+    }
+
+    fn read_secrets(&self) -> Result<Option<Value>, Failure> {
+        let mut secrets = Map::new();
+        for text in &self.secrets {
+            let read = secret(text);
+            let SecretArg { name, hosts } =
+                read.map_err(|error| Failure::Usage { problem: format!("--secret: {error}") })?;
+            let value = value_of(&name)?;
+            let secret = json!({ "hosts": hosts, "value": value });
+            if secrets.insert(name.clone(), secret).is_some() {
+                let problem = format!("--secret {name} is given twice: name all hosts in one");
+                return Err(Failure::Usage { problem });
+            }
+        }
+        Ok((!secrets.is_empty()).then_some(Value::Object(secrets)))
+    }
+}
+
+/// The value of a variable of this terminal.
+fn value_of(name: &str) -> Result<String, Failure> {
+    std::env::var(name).map_err(|error| {
+        let problem = format!("the value of secret {name}: {error}");
+        Failure::Usage { problem }
+    })
+}
+
+/// A change of a secret of a sandbox that exists: `NAME@HOST[,HOST]`, or `NAME` for a new value alone.
+pub fn changed_secret(text: &str) -> Result<(String, SecretPatch), Failure> {
+    let read = match text.contains(['@', '=']) {
+        true => secret(text).map(|SecretArg { name, hosts }| (name, Some(hosts))),
+        false => Ok((text.to_owned(), None)),
+    };
+    let (name, hosts) = read.map_err(|error| Failure::Usage { problem: error.to_string() })?;
+    let value = Some(SecretValue::new(value_of(&name)?));
+    Ok((name, SecretPatch { hosts, value }))
+}
+
+impl PolicyArgs {
+    /// The field `network` of a request, if anything was given.
+    pub fn read(self) -> Result<Option<Value>, Failure> {
+        let Self { network, allow, deny, on_deny } = self;
         let is_word = allow.is_empty() && deny.is_empty() && on_deny.is_none();
         let network = match (network.as_deref(), is_word) {
             (None, true) => None,
@@ -98,26 +146,15 @@ impl NetworkArgs {
                 Some(policy)
             }
         };
-        Ok((network, secrets))
+        Ok(network)
     }
 
-    fn read_secrets(&self) -> Result<Option<Value>, Failure> {
-        let mut secrets = Map::new();
-        for text in &self.secrets {
-            let read = secret(text);
-            let SecretArg { name, hosts } =
-                read.map_err(|error| Failure::Usage { problem: format!("--secret: {error}") })?;
-            let value = std::env::var(&name).map_err(|error| {
-                let problem = format!("--secret {name}: {error}");
-                Failure::Usage { problem }
-            })?;
-            let secret = json!({ "hosts": hosts, "value": value });
-            if secrets.insert(name.clone(), secret).is_some() {
-                let problem = format!("--secret {name} is given twice: name all hosts in one");
-                return Err(Failure::Usage { problem });
-            }
-        }
-        Ok((!secrets.is_empty()).then_some(Value::Object(secrets)))
+    /// The same for a query, where a word has no quotes.
+    pub fn read_as_query(self) -> Result<Option<String>, Failure> {
+        Ok(self.read()?.map(|network| match network {
+            Value::String(word) => word,
+            policy => policy.to_string(),
+        }))
     }
 }
 
@@ -138,27 +175,44 @@ mod tests {
     }
 
     #[test]
+    fn a_change_of_a_secret_may_name_no_hosts() {
+        let (name, patch) = changed_secret("PATH").expect("it is set");
+        assert_eq!((name.as_str(), patch.hosts), ("PATH", None));
+        let (_, patch) = changed_secret("PATH@a.example").expect("it is set");
+        assert_eq!(patch.hosts.map(|hosts| hosts.len()), Some(1));
+        assert!(patch.value.is_some());
+        for text in ["PATH=hush", "PATH@", "SANDKEEP_TEST_NO_SUCH_VARIABLE"] {
+            assert!(changed_secret(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
     fn options_become_the_policy_of_the_api() {
         let entry = |text: &str| text.parse::<Entry>().expect("an entry");
-        let read = |args: NetworkArgs| args.read().ok().and_then(|(network, _)| network);
-        assert_eq!(read(NetworkArgs::default()), None);
+        let read = |args: PolicyArgs| args.read().ok().flatten();
+        assert_eq!(read(PolicyArgs::default()), None);
         let word = |word: &str| Some(word.to_owned());
         assert_eq!(
-            read(NetworkArgs { network: word("none"), ..Default::default() }),
+            read(PolicyArgs { network: word("none"), ..Default::default() }),
             Some(json!("none"))
         );
-        let args = NetworkArgs { allow: vec![entry("python")], ..Default::default() };
-        assert_eq!(read(args), Some(json!({ "allow": ["python"], "deny": [] })));
-        let mut args = NetworkArgs {
+        let args = PolicyArgs { allow: vec![entry("python")], ..Default::default() };
+        assert_eq!(read(args.clone()), Some(json!({ "allow": ["python"], "deny": [] })));
+        let query = args.read_as_query().ok().flatten();
+        assert_eq!(query.as_deref(), Some(r#"{"allow":["python"],"deny":[]}"#));
+        let open = PolicyArgs { network: word("open"), ..Default::default() };
+        assert_eq!(open.read_as_query().ok().flatten().as_deref(), Some("open"));
+        let policy = PolicyArgs {
             network: word("open"),
             deny: vec![entry("*.corp.example")],
             ..Default::default()
         };
+        let mut args = NetworkArgs { policy, ..Default::default() };
         assert!(args.ask().is_ok(), "nothing else was said");
         let expected = json!({ "allow": ["*"], "deny": ["*.corp.example"], "on_deny": "ask" });
-        assert_eq!(read(args), Some(expected));
+        assert_eq!(read(args.policy), Some(expected));
         let both =
-            NetworkArgs { network: word("none"), allow: vec![entry("go")], ..Default::default() };
+            PolicyArgs { network: word("none"), allow: vec![entry("go")], ..Default::default() };
         assert!(both.read().is_err());
     }
 }

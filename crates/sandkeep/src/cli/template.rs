@@ -7,7 +7,7 @@ use std::io::BufRead;
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
@@ -15,6 +15,7 @@ use crate::cli::ls::OrderArgs;
 use crate::cli::show::{mebibytes, words};
 use crate::cli::{Format, print};
 use sandkeep_client::{Client, Items};
+use sandkeep_core::network::Network;
 use sandkeep_core::{SnapshotName, TemplateName, api::Template};
 
 /// Import, build, list and remove templates
@@ -52,6 +53,8 @@ struct ImportArgs {
     #[arg(long, value_name = "NAME")]
     name: Option<TemplateName>,
     #[command(flatten)]
+    network: TemplateNetwork,
+    #[command(flatten)]
     place: TemplateOwner,
     #[command(flatten)]
     format: Format,
@@ -71,6 +74,8 @@ struct PullArgs {
     /// User name for the registry; the password is read from stdin
     #[arg(long, value_name = "USER")]
     username: Option<String>,
+    #[command(flatten)]
+    network: TemplateNetwork,
     #[command(flatten)]
     place: TemplateOwner,
     #[command(flatten)]
@@ -92,6 +97,8 @@ struct FromArgs {
     #[arg(long, value_name = "NAME")]
     name: TemplateName,
     #[command(flatten)]
+    network: TemplateNetwork,
+    #[command(flatten)]
     place: TemplateOwner,
     #[command(flatten)]
     format: Format,
@@ -106,6 +113,22 @@ struct TemplateOwner {
     /// Project of the template [default: that of the key, or default]
     #[arg(long, value_name = "NAME")]
     project: Option<String>,
+}
+
+/// The network of sandboxes from a new template.
+#[derive(Debug, Default, clap::Args)]
+struct TemplateNetwork {
+    /// Network of its sandboxes that name none: none, open, presets and hosts with commas between, or JSON
+    #[arg(long, value_name = "POLICY", value_parser = crate::config::read_network)]
+    default_network: Option<Network>,
+}
+
+/// A network as the API takes it in a query.
+fn as_query(network: &Network) -> String {
+    match json!(network) {
+        Value::String(word) => word,
+        policy => policy.to_string(),
+    }
 }
 
 #[derive(Debug, clap::Args)]
@@ -159,7 +182,7 @@ async fn pull(args: PullArgs, client: &Client) -> Result<Exit, Failure> {
         let password = password()?;
         source["credentials"] = json!({ "username": username, "password": password });
     }
-    importing::ask(client, &name, &args.place, source, args.format).await
+    importing::ask(client, &name, (&args.place, &args.network), source, args.format).await
 }
 
 /// The first line of stdin. Not a flag, because other users can read the command line.
@@ -189,7 +212,7 @@ async fn from(args: FromArgs, client: &Client) -> Result<Exit, Failure> {
     if let Some(snapshot) = snapshot {
         source["snapshot"] = json!(snapshot);
     }
-    importing::ask(client, &args.name, &args.place, source, args.format).await
+    importing::ask(client, &args.name, (&args.place, &args.network), source, args.format).await
 }
 
 async fn ls(args: LsArgs, client: &Client) -> Result<Exit, Failure> {
@@ -227,6 +250,7 @@ async fn show(args: OneArgs, client: &Client) -> Result<Exit, Failure> {
         ("size", mebibytes(shown.bytes)),
         ("created", words(shown.created_at)),
         ("owner", words(&shown.owner)),
+        ("network", shown.network.as_ref().map(as_query).unwrap_or_default()),
     ];
     let start = ("start", words(&shown.start));
     if let Some(config) = &shown.config {

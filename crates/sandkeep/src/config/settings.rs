@@ -43,7 +43,6 @@ pub struct Settings {
     pub turn_prefix: SnapshotName,
     /// Whether a snapshot is taken after each tool call that may have changed files.
     pub snapshot_tool_calls: bool,
-    pub remote_git: bool,
     pub codebase_serving: CodebaseServing,
     /// Whether events contain command lines.
     pub event_commands: bool,
@@ -127,7 +126,6 @@ impl Settings {
             default_profile: None,
             turn_prefix: SnapshotName::turns(),
             snapshot_tool_calls: false,
-            remote_git: true,
             codebase_serving: CodebaseServing::Auto,
             event_commands: false,
             domain: "localhost".to_owned(),

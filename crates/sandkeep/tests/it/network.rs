@@ -1,7 +1,11 @@
 //! The network of sandboxes over a real daemon: servers are on loopback, named by the daemon's own list of hosts.
 
+pub mod alone;
 mod at_rest;
 mod attacks;
+mod builds;
+mod changed_secrets;
+mod java;
 mod requests;
 mod secrets;
 pub mod upstream;
@@ -15,9 +19,14 @@ use crate::skip_if;
 use crate::support::{Daemon, Patience, Setup, binary, obstacle, until, until_some};
 use upstream::{Upstream, World};
 
+/// The failpoints of a create.
+fn killed_in_create() -> impl Iterator<Item = &'static str> {
+    ["network.after_secrets", "network.after_certificate", "network.after_open"].into_iter()
+}
+
 /// The failpoints that are tried here.
 pub fn killed_at() -> impl Iterator<Item = &'static str> {
-    ["network.after_secrets", "network.after_certificate", "network.after_open"].into_iter()
+    killed_in_create().chain(["network.after_values"])
 }
 
 #[test]
@@ -255,20 +264,11 @@ fn run_needs_one_option_and_no_daemon() {
     assert!(String::from_utf8_lossy(&unset.stderr).contains("export it first"));
 }
 
-#[test]
-fn run_asks_in_its_terminal() {
-    skip_if!(obstacle());
-    let server = Upstream::http();
-    let (_dir, config) = configured();
-    let command = format!(
-        "{} run --config {} --ask -- curl -sS --max-time 60 {}",
-        env!("CARGO_BIN_EXE_sandkeep"),
-        config.display(),
-        server.url("a.test")
-    );
+/// Runs a command line in a terminal of its own, and answers its question. Returns the question, and all that it printed.
+pub fn answer_in_terminal(command: &str, answer: &str) -> (String, String) {
     // It gives its child a terminal, and passes on what is typed.
     let mut script = Command::new("script")
-        .args(["-qec", &command, "/dev/null"])
+        .args(["-qec", command, "/dev/null"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -281,11 +281,25 @@ fn run_asks_in_its_terminal() {
         said.push(byte[0]);
     }
     let question = String::from_utf8_lossy(&said).into_owned();
-    assert!(question.contains(&format!("allow a.test:{}?", server.port)), "{question}");
-    typed.write_all(b"once\n").expect("it reads");
+    typed.write_all(format!("{answer}\n").as_bytes()).expect("it reads");
     shown.read_to_end(&mut said).expect("output");
-    assert!(script.wait().expect("our child").success());
-    let said = String::from_utf8_lossy(&said).into_owned();
+    script.wait().expect("our child");
+    (question, String::from_utf8_lossy(&said).into_owned())
+}
+
+#[test]
+fn run_asks_in_its_terminal() {
+    skip_if!(obstacle());
+    let server = Upstream::http();
+    let (_dir, config) = configured();
+    let command = format!(
+        "{} run --config {} --ask -- curl -sS --max-time 60 {}",
+        env!("CARGO_BIN_EXE_sandkeep"),
+        config.display(),
+        server.url("a.test")
+    );
+    let (question, said) = answer_in_terminal(&command, "once");
+    assert!(question.contains(&format!("allow a.test:{}?", server.port)), "{question}");
     assert!(said.contains("hello"), "{said}");
     assert_eq!(server.requests().len(), 1);
 }
@@ -298,7 +312,7 @@ fn destroy_and_a_killed_create_leave_nothing() {
         "network": { "allow": ["a.test"] },
         "secrets": { "TOKEN": { "hosts": ["a.test"], "value": "hush" } },
     });
-    for point in killed_at() {
+    for point in killed_in_create() {
         let armed: Setup = world.setup.clone().env("SANDKEEP_FAILPOINT", point);
         let mut daemon = Daemon::start_with(&armed);
         let answer = daemon.try_request("POST", "/api/v1/sandboxes", &spec);

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use tracing::warn;
 
 use super::mounts::{Binds, StepMounts};
+use super::network::Refusals;
 use super::steps::{Builder, Built};
 use crate::error::Error;
 use crate::execs::{ExecDraft, OnDisconnect};
@@ -19,6 +20,7 @@ use crate::lifecycle::request::Command;
 use crate::network::Values;
 use crate::{Broker, policy::admission};
 use sandkeep_core::api::{BUILD_SAID_LAST, StdinSource};
+use sandkeep_core::network::NetworkTerms;
 use sandkeep_core::{
     ExecId, FileLocation, ImageDefaults, ImportId, PinnedImage, Privilege, Spec, SpecDraft, Terms,
     Verb, failpoint, limits,
@@ -65,7 +67,7 @@ impl Builder<'_> {
     ) -> Result<(), Error> {
         let mounts = Arc::new(self.open_mounts(running, binds, step).await?);
         let room = |can: &Capabilities| room_of_layers(self, built, running, can);
-        let handle = self.open_room(room, &mounts).await?;
+        let handle = self.open_room(self.network.clone(), room, &mounts).await?;
         failpoint!("build.after_sandbox");
         let ran = self.carry_out(&handle, running, &mounts, step).await;
         self.note_caches(mounts.caches()).await?;
@@ -79,9 +81,9 @@ impl Builder<'_> {
     /// The content of a new sandbox of a built-in template.
     pub async fn of_built_in(&mut self, built: &mut Built, template: &str) -> Result<(), Error> {
         let template = template.to_owned();
-        let (mounts, room) =
-            (Arc::default(), |can: &_| draft(&template, can).map(BuildBase::Plain));
-        let handle = self.open_room(room, &mounts).await?;
+        let mounts = Arc::default();
+        let room = |can: &Capabilities| draft(&template, can).map(BuildBase::Plain);
+        let handle = self.open_room(NetworkTerms::default(), room, &mounts).await?;
         let layer = self.keep_room(&handle, &mounts, built).await?;
         built.layers.push(layer);
         Ok(())
@@ -89,6 +91,7 @@ impl Builder<'_> {
 
     async fn open_room(
         &self,
+        network: NetworkTerms,
         room: impl FnOnce(&Capabilities) -> Result<BuildBase, Error>,
         mounts: &Arc<StepMounts>,
     ) -> Result<Arc<Handle>, Error> {
@@ -112,7 +115,8 @@ impl Builder<'_> {
             );
             return Err(Error::BuildFileInvalid { problem });
         }
-        let meta = new_meta(shared, self.owner.clone(), spec.of_build(), Terms::default());
+        let terms = Terms { network, ..Terms::default() };
+        let meta = new_meta(shared, self.owner.clone(), spec.of_build(), terms);
         admission::check_row(&meta)?;
         let template = shared.template_of(&meta.spec)?;
         let origin = Origin::Build(Arc::clone(mounts));
@@ -151,6 +155,7 @@ impl Builder<'_> {
             on_disconnect: OnDisconnect::Kill,
             ..ExecDraft::default()
         };
+        let refusals = Refusals::of(handle);
         let command = crate::execs::exec(&self.broker.shared, handle, draft, ExecId::random());
         let mut tail = Tail::default();
         let take = |stream, _, data: Bytes| {
@@ -168,6 +173,7 @@ impl Builder<'_> {
             }
         };
         let (end, ()) = tokio::join!(command.collect(take), feed);
+        self.tell_refusals(refusals).await;
         judge(&end, &tail, step)
     }
 
@@ -183,6 +189,7 @@ impl Builder<'_> {
         if !mounts.is_empty() {
             mounts.remove_targets(&broker.shared.storage.root(&handle.id).await?).await?;
         }
+        self.remove_certificates(handle).await?;
         // There is no archive to derive a name from, and no two steps are the same.
         let id = id_of(&Digest::of(ImportId::random().as_str().as_bytes()));
         {

@@ -9,6 +9,7 @@ use super::Cache;
 use super::cache;
 use super::copying::Copying;
 use super::mounts::Binds;
+use super::network::policy_text;
 use super::room::Rooms;
 use crate::Broker;
 use crate::error::Error;
@@ -17,6 +18,7 @@ use crate::images::layers::Taken;
 use crate::images::pins::Pin;
 use crate::images::progress::{BuildStep, Events};
 use crate::images::record::KeptLayer;
+use sandkeep_core::network::NetworkTerms;
 use sandkeep_core::{Owner, Port, Probe, ProcessTerms, StartUp, failpoint, limits, with_causes};
 use sandkeep_guestlink::OutputStream;
 use sandkeep_image::{
@@ -37,6 +39,8 @@ pub struct Builder<'a> {
     pub job: &'a Job,
     pub owner: Owner,
     pub rooms: &'a Rooms,
+    /// What commands may reach.
+    pub network: NetworkTerms,
     pub events: Events,
     pub recipe: Arc<Recipe>,
     pub context: Arc<Context>,
@@ -111,6 +115,7 @@ impl<'a> Builder<'a> {
         job: &'a Job,
         owner: Owner,
         rooms: &'a Rooms,
+        network: NetworkTerms,
         events: Events,
         cache: Cache,
         recipe: Recipe,
@@ -121,6 +126,7 @@ impl<'a> Builder<'a> {
             job,
             owner,
             rooms,
+            network,
             events,
             recipe: Arc::new(recipe),
             context,
@@ -198,6 +204,9 @@ impl<'a> Builder<'a> {
             Work::Write(copying) => &copying.files,
         };
         built.key = built.key.after(&effect, files);
+        if let (Effect::Run(_), Some(policy)) = (&effect, self.network.policy.policy()) {
+            built.key = built.key.in_network(&policy_text(policy));
+        }
         // If several builds of one owner need the same step, the first runs it and the others use its result. Builds of
         // other owners do not wait, because waiting would reveal that the step is being run.
         let Owner { organization, user, project } = &self.owner;

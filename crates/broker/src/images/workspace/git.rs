@@ -1,15 +1,15 @@
 //! Clones a repository inside the sandbox, as `user`: whatever a repository can make git do is confined there. A
-//! repository of the host is placed beside its clone temporarily; a remote one comes through a relay.
-
-use std::sync::Arc;
+//! repository of the
+//! host is placed beside its clone temporarily. A remote one comes through the gateway, which lets the sandbox reach its
+//! host and nothing else meanwhile.
 
 use bytes::Bytes;
 
 use super::opening::{Remote, without_git};
-use super::relay::{Relay, Speaker, Trouble};
 use crate::error::Error;
 use crate::execs::{ExecContext, Wanted};
 use crate::lifecycle::supervisor::Supervisor;
+use crate::network::CloneTrouble;
 use sandkeep_core::{ExecId, GitUrl, HOME, Privilege, limits};
 use sandkeep_guestlink::{ExecLimits, ExecRequest, Guest, Outcome, Stdin};
 
@@ -90,14 +90,14 @@ impl Supervisor {
     /// Clones a remote repository.
     pub(super) async fn clone_remote(
         &self,
-        guest: &Arc<dyn Guest>,
+        guest: &dyn Guest,
         remote: &Remote,
         path: &str,
     ) -> Result<(), Error> {
-        let Remote { url, to, trust, aside } = remote;
-        let relay = Relay::open(&self.shared, guest, &self.meta.spec, to.clone()).await?;
+        let Remote { url, rules, trust, aside } = remote;
+        let network = self.open_network_of_clone(rules.clone()).await?;
         let mut options = vec![
-            format!("http.proxy={}", relay.proxy()),
+            "http.proxy=".to_owned(),
             "http.sslVerify=true".to_owned(),
             "http.followRedirects=initial".to_owned(),
             "credential.helper=".to_owned(),
@@ -110,17 +110,13 @@ impl Supervisor {
         let mut argv = vec!["git"];
         options.iter().for_each(|option| argv.extend(["-c", option]));
         let argv = [&argv[..], &how_to_clone(url), &["--", url.url(), path]].concat();
-        let cloned = tokio::select! {
-            cloned = self.run_inside(guest.as_ref(), &argv) => cloned,
-            () = relay.serve() => Err(Error::ShuttingDown),
-        };
-        let trouble = relay.trouble();
-        relay.close().await;
+        let cloned = self.run_inside(guest, &argv).await;
+        let trouble = network.close();
         if let Err(broken) = cloned? {
             return Err(self.unclonable(url, broken, trouble));
         }
-        self.check_out(guest.as_ref(), url, path).await?;
-        self.must(guest.as_ref(), &["rm", "-rf", "--", aside]).await
+        self.check_out(guest, url, path).await?;
+        self.must(guest, &["rm", "-rf", "--", aside]).await
     }
 
     /// A branch is checked out as a tracking branch, as a clone does; everything else as a detached HEAD.
@@ -141,34 +137,23 @@ impl Supervisor {
         Error::SourceInvalid { problem: broken.problem(self.meta.spec.template()) }
     }
 
-    /// Why a remote repository could not be cloned. The relay's own findings take precedence over git's messages.
-    fn unclonable(&self, url: &GitUrl, broken: Broken, trouble: Option<Trouble>) -> Error {
+    /// Why a remote repository could not be cloned. The gateway's own findings take precedence over git's messages.
+    fn unclonable(&self, url: &GitUrl, broken: Broken, trouble: Option<CloneTrouble>) -> Error {
         let url = url.url().to_owned();
         match trouble {
-            Some(Trouble::Elsewhere { place }) => {
+            Some(CloneTrouble::Refused { place, reason }) => {
                 let problem = format!(
-                    "{url} leads to {place}, and a clone stays with one host: give that URL"
+                    "the clone of {url} leads to {place}, and reaches the host of its URL only: {reason}"
                 );
                 return Error::SourceInvalid { problem };
             }
-            Some(Trouble::Unreachable { problem }) => {
-                return Error::SourceUnavailable { problem: format!("cannot reach {problem}") };
+            Some(CloneTrouble::Unreachable { problem }) => {
+                return Error::SourceUnavailable { problem };
             }
-            Some(Trouble::TooMuch) => {
-                let max = limits::RELAY_MAX_BYTES;
+            Some(CloneTrouble::TooMuch) => {
+                let max = limits::SOURCE_MAX_BYTES;
                 let problem = format!("cloning {url} takes more than {max} bytes");
                 return Error::SourceInvalid { problem };
-            }
-            Some(Trouble::NotTls { who: Speaker::Inside }) => {
-                let template = self.meta.spec.template();
-                let problem = format!(
-                    "the git of template {template} does not speak TLS with the host of {url}"
-                );
-                return Error::SourceInvalid { problem };
-            }
-            Some(Trouble::NotTls { who: Speaker::Server }) => {
-                let problem = format!("the server of {url} does not speak TLS");
-                return Error::SourceUnavailable { problem };
             }
             None => {}
         }

@@ -11,13 +11,12 @@ use rustix::io::Errno;
 use crate::error::Error;
 use crate::images::open_host_path;
 use crate::shared::Shared;
-use sandkeep_core::{
-    GitUrl, HOME, HostPaths, Origin, Principal, Source, Transport, UploadId, with_causes,
-};
+use sandkeep_core::network::Network;
+use sandkeep_core::{GitUrl, HOME, HostPaths, Origin, Principal, Source, Transport, UploadId};
+use sandkeep_egress::{NotAdmitted, Rules};
 use sandkeep_image::{Contains, Template};
-use sandkeep_outgoing::{self, CheckedUrl, Chosen, OutgoingError};
 
-/// The only port for remote repositories that needs no configuration.
+/// The port of a URL that names none.
 const HTTPS: u16 = 443;
 
 pub enum Opened {
@@ -35,9 +34,9 @@ pub enum Opened {
 /// A remote repository.
 pub struct Remote {
     pub url: GitUrl,
-    /// Its address, resolved once.
-    pub to: CheckedUrl,
-    /// The CA certificates that our outgoing calls trust.
+    /// What the sandbox may reach while it is cloned: its host.
+    pub rules: Rules,
+    /// The CA certificates that the gateway trusts.
     pub trust: Arc<[u8]>,
     /// Where the certificates are stored until it was cloned.
     pub aside: String,
@@ -61,6 +60,7 @@ pub async fn open(
     who: &Principal,
     source: &Source,
     reach: HostPaths,
+    network: &Network,
 ) -> Result<Opened, Error> {
     match &source.origin {
         Origin::Dir(path) => {
@@ -69,7 +69,7 @@ pub async fn open(
         }
         Origin::Upload(id) => Ok(Opened::Archive(shared.uploads.find(who, id)?)),
         Origin::Git(url) if url.transport() == Transport::Https => {
-            let remote = remote(shared, url).await?;
+            let remote = remote(shared, url, network).await?;
             Ok(Opened::Remote(Box::new(remote)))
         }
         Origin::Git(url) => {
@@ -82,44 +82,25 @@ pub async fn open(
     }
 }
 
-/// Resolves a remote repository, and checks that outgoing access to it is allowed.
-async fn remote(shared: &Shared, url: &GitUrl) -> Result<Remote, Error> {
-    let unusable = |error: OutgoingError| match error {
-        OutgoingError::Unknown { .. } | OutgoingError::Resolve { .. } => {
-            Error::SourceUnavailable { problem: with_causes(&error) }
-        }
-        OutgoingError::NotAUrl { .. }
-        | OutgoingError::NotEncrypted { .. }
-        | OutgoingError::NotPublic { .. }
-        | OutgoingError::Certificates { .. }
-        | OutgoingError::Client { .. } => Error::SourceInvalid { problem: with_causes(&error) },
-    };
-    if !shared.policy.remote_git {
-        let problem = "cloning from other hosts is turned off (`remote_git`); upload an archive, or name a directory";
-        return Err(Error::SourceInvalid { problem: problem.to_owned() });
-    }
-    let place = sandkeep_outgoing::url(url.url()).map_err(unusable)?;
-    let outgoing = shared.registries.outgoing();
-    let to = outgoing.admit(&place, Chosen::ByOthers).await.map_err(unusable)?;
-    check_port(&place, to.is_allowed())?;
-    let roots = to.roots().clone();
-    let trust = tokio::task::spawn_blocking(move || roots.all_as_pem()).await;
-    let trust = trust.map_err(|_| Error::ShuttingDown)?.into();
-    Ok(Remote { url: url.clone(), to, trust, aside: aside() })
-}
-
-/// Other users may only choose HTTPS on the standard port, unless the administrator allows more.
-fn check_port(place: &reqwest::Url, allowed: bool) -> Result<(), Error> {
-    let port = place.port_or_known_default().unwrap_or_default();
-    if port == HTTPS || allowed {
-        return Ok(());
-    }
+/// Checks that a sandbox with this policy could be given the way to a remote repository.
+async fn remote(shared: &Shared, url: &GitUrl, beside: &Network) -> Result<Remote, Error> {
+    let wrong = |problem: String| Error::SourceInvalid { problem };
+    let place = reqwest::Url::parse(url.url()).map_err(|error| wrong(error.to_string()))?;
+    let port = place.port_or_known_default().unwrap_or(HTTPS);
     let host = place.host_str().unwrap_or_default();
-    let problem = format!(
-        "{host} is to be called on port {port}, and clones use port {HTTPS}; an administrator can allow it by adding \
-         \"{host}:{port}\" to `outgoing_allow`"
-    );
-    Err(Error::SourceInvalid { problem })
+    let rules = shared.network.rules_of_clone(host, port, beside)?;
+    let gateway = &shared.network.gateway;
+    match gateway.admit(&rules, host, port).await {
+        Ok(_) => {}
+        Err(unknown @ NotAdmitted::Unknown(_)) => {
+            return Err(Error::SourceUnavailable { problem: unknown.to_string() });
+        }
+        Err(refused) => return Err(wrong(refused.to_string())),
+    }
+    let gateway = gateway.clone();
+    let trust = tokio::task::spawn_blocking(move || gateway.roots_pem()).await;
+    let trust = trust.map_err(|_| Error::ShuttingDown)?.into();
+    Ok(Remote { url: url.clone(), rules, trust, aside: aside() })
 }
 
 /// A name that no template contains.
@@ -181,24 +162,4 @@ fn look(directory: &OwnedFd, name: &str, flags: OFlags) -> rustix::io::Result<Ow
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     openat2(directory, name, flags, Mode::empty(), resolve)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_clone_uses_another_port_only_where_that_is_allowed() {
-        let at = |url: &str, allowed| {
-            let place = reqwest::Url::parse(url).expect("a URL");
-            check_port(&place, allowed).map_err(|error| error.to_string())
-        };
-        assert_eq!(at("https://git.example/x", false), Ok(()));
-        assert_eq!(at("https://git.example:443/x", false), Ok(()));
-        assert_eq!(at("https://git.example:8443/x", true), Ok(()));
-        for port in [22, 25, 8443] {
-            let refused = at(&format!("https://git.example:{port}/x"), false).expect_err("another");
-            assert!(refused.contains(&format!("git.example:{port}")), "{refused}");
-        }
-    }
 }

@@ -17,9 +17,11 @@ use super::{TemplateOwner, path_of};
 use crate::cli::argument::pair;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use crate::cli::network_args::PolicyArgs;
 use crate::cli::{Format, print};
 use sandkeep_client::{Client, Error, Lines, Problem};
 use sandkeep_core::api::BUILD_SAID_LAST;
+use sandkeep_core::network::Network;
 use sandkeep_core::{
     TemplateName,
     api::Template,
@@ -61,7 +63,12 @@ pub struct BuildArgs {
     /// Run every step, ignoring the cache
     #[arg(long)]
     no_cache: bool,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "What RUN may reach")]
+    network: PolicyArgs,
+    /// Network of the template's sandboxes that name none: none, open, presets and hosts with commas between, or JSON
+    #[arg(long, value_name = "POLICY", value_parser = crate::config::read_network, help_heading = "Options")]
+    default_network: Option<Network>,
+    #[command(flatten, next_help_heading = "Options")]
     place: TemplateOwner,
     #[command(flatten)]
     format: Format,
@@ -179,6 +186,9 @@ pub async fn run(args: BuildArgs, client: &Client) -> Result<Exit, Failure> {
         let text = serde_json::to_string(&arguments).expect("a map of strings always encodes");
         query.push(("build_args", text));
     }
+    let network = args.network.read_as_query()?;
+    query.extend(network.map(|network| ("network", network)));
+    query.extend(args.default_network.as_ref().map(|it| ("default_network", super::as_query(it))));
     let mut secrets = Vec::with_capacity(args.secrets.len());
     for secret in &args.secrets {
         secrets.push((format!("{SECRET}{}", secret.id), secret.value()?));

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::AsyncRead;
 
-use super::{ImportArgs, TemplateOwner, path_of};
+use super::{ImportArgs, TemplateNetwork, TemplateOwner, as_query, path_of};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::progress::{bar, pieces};
@@ -41,8 +41,9 @@ pub async fn import(args: ImportArgs, client: &Client) -> Result<Exit, Failure> 
         Some(name) => name.clone(),
         None => name_of(&args.path)?,
     };
+    let whose = (&args.place, &args.network);
     if args.path == Path::new("-") {
-        return send(client, &name, &args.place, tokio::io::stdin(), None, args.format).await;
+        return send(client, &name, whose, tokio::io::stdin(), None, args.format).await;
     }
     let usage =
         |e: std::io::Error| Failure::Usage { problem: format!("{}: {e}", args.path.display()) };
@@ -51,23 +52,26 @@ pub async fn import(args: ImportArgs, client: &Client) -> Result<Exit, Failure> 
         let path = std::fs::canonicalize(&args.path).map_err(usage)?;
         let kind = if path.join(OCI_LAYOUT).exists() { "oci" } else { "dir" };
         let source = json!({ kind: path });
-        return ask(client, &name, &args.place, source, args.format).await;
+        return ask(client, &name, whose, source, args.format).await;
     }
     let file = tokio::fs::File::open(&args.path).await.map_err(usage)?;
-    send(client, &name, &args.place, file, Some(found.len()), args.format).await
+    send(client, &name, whose, file, Some(found.len()), args.format).await
 }
 
 /// Has the daemon create it from a source that it can access itself.
 pub async fn ask(
     client: &Client,
     name: &TemplateName,
-    place: &TemplateOwner,
+    (place, network): (&TemplateOwner, &TemplateNetwork),
     source: Value,
     format: Format,
 ) -> Result<Exit, Failure> {
     let mut body = json!({ "name": name, "shared": place.shared, "source": source });
     if let Some(project) = &place.project {
         body["project"] = json!(project);
+    }
+    if let Some(network) = &network.default_network {
+        body["network"] = json!(network);
     }
     let response = client.post_live("/api/v1/templates", &body).await?;
     follow(client, response, &bar(), format).await
@@ -77,7 +81,7 @@ pub async fn ask(
 async fn send(
     client: &Client,
     name: &TemplateName,
-    place: &TemplateOwner,
+    (place, network): (&TemplateOwner, &TemplateNetwork),
     archive: impl AsyncRead + Send + Unpin + 'static,
     total_bytes: Option<u64>,
     format: Format,
@@ -87,6 +91,7 @@ async fn send(
     bar.set_length(total_bytes.unwrap_or_default());
     let mut query = vec![("shared", place.shared.to_string())];
     query.extend(place.project.clone().map(|project| ("project", project)));
+    query.extend(network.default_network.as_ref().map(|network| ("network", as_query(network))));
     let path = format!("{}/upload", path_of(name));
     let response = client.put_live(&path, &query, pieces(archive, &bar)).await?;
     follow(client, response, &bar, format).await

@@ -6,18 +6,10 @@ use super::{Setting, Shape, value};
 
 pub static OUTGOING: &[Setting] = &[
     Setting::new(
-        "remote_git",
-        Shape::Switch,
-        "BOOL",
-        "Let sandboxes start with a clone of an https:// repository: port 443 unless outgoing_allow names another",
-        set!(remote_git, value::switch),
-        show!(remote_git),
-    ),
-    Setting::new(
         "outgoing_allow",
         Shape::List,
         "PLACES",
-        "Hosts and networks that the daemon may connect to although they are not public, for registries (with their token realms and redirects), git repositories and webhooks: registry.internal, 127.0.0.1:5000, 10.0.0.0/8",
+        "Hosts and networks that the daemon may connect to although they are not public, for registries (with their token realms and redirects) and webhooks: registry.internal, 127.0.0.1:5000, 10.0.0.0/8",
         set!(outgoing_allow, value::allowed),
         show!(outgoing_allow),
     ),
@@ -25,7 +17,7 @@ pub static OUTGOING: &[Setting] = &[
         "registry_ca",
         Shape::Text,
         "FILE",
-        "PEM file with certificates to trust for registries, git hosts and webhooks, in addition to the system's",
+        "PEM file with certificates to trust for registries and webhooks, in addition to the system's",
         set!(registry_ca, |text| value::path(text).map(Some)),
         show!(registry_ca),
     ),

@@ -2,5 +2,4 @@
 
 mod crowd;
 mod passes;
-mod relay;
 mod tool_config;

@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 
+use super::answer_in_terminal;
 use super::upstream::{Upstream, World};
 use crate::skip_if;
-use crate::support::{Daemon, Patience, obstacle, until_some};
+use crate::support::{Daemon, Patience, Ran, binary, obstacle, until_some};
 
 fn pending(daemon: &Daemon, id: &str) -> Value {
     let target = format!("/api/v1/sandboxes/{id}/network/requests");
@@ -116,4 +117,68 @@ fn an_audit_passes_nothing_private_and_suggests_what_was_used() {
     assert!(!suggested.contains(&json!("*.test")), "narrower than what was allowed: {policy}");
     let kept = daemon.create_with(&json!({ "network": policy }));
     assert!(daemon.reaches(&kept, &server.url("a.test")));
+}
+
+#[test]
+fn run_asks_in_its_terminal_about_a_sandbox_of_a_daemon() {
+    skip_if!(obstacle());
+    let (server, world) = (Upstream::http(), World::new());
+    let daemon = world.daemon();
+    let run = |host: &str| {
+        format!(
+            "{} --url {} run --ask -- curl -sS --max-time 60 {}",
+            env!("CARGO_BIN_EXE_sandkeep"),
+            daemon.url(),
+            server.url(host)
+        )
+    };
+    let (question, said) = answer_in_terminal(&run("a.test"), "once");
+    assert!(question.contains(&format!("allow a.test:{}?", server.port)), "{question}");
+    assert!(said.contains("hello"), "{said}");
+    let (question, said) = answer_in_terminal(&run("b.test"), "no");
+    assert!(question.contains("allow b.test"), "{question}");
+    assert!(!said.contains("hello"), "{said}");
+    assert_eq!(server.requests().len(), 1);
+    assert!(daemon.ids().is_empty(), "a sandbox is left");
+}
+
+#[test]
+fn the_command_line_lists_approves_and_refuses_what_waits() {
+    skip_if!(obstacle());
+    let (server, world) = (Upstream::http(), World::new());
+    let daemon = world.daemon();
+    let id = daemon.create_with(&json!({ "network": { "allow": [], "on_deny": "ask" } }));
+    let network = |arguments: &[&str]| -> Ran {
+        let mut command = binary();
+        command.arg("network").args(arguments).env("SANDKEEP_URL", daemon.url());
+        command.output().expect("the binary runs").into()
+    };
+    let begin = |host: &str| {
+        let curl = format!("curl -sS --max-time 60 {}", server.url(host));
+        let exec = daemon.begin(&id, &json!({ "command": curl }));
+        let listed = until_some("a request is listed", Patience::Short, || {
+            let listed = network(&["requests", &id]);
+            assert_eq!(listed.code, 0, "{listed:?}");
+            listed.stdout.contains(&server.entry(host)).then_some(listed.stdout)
+        });
+        let line = listed.lines().find(|line| line.contains(host)).expect("its line");
+        (exec, line.split_whitespace().next().expect("a number").to_owned())
+    };
+    let ended = |exec: &str| {
+        until_some("it has ended", Patience::Short, || {
+            daemon.exec_view(&id, exec)["exit_code"].as_i64()
+        })
+    };
+    let (exec, request) = begin("a.test");
+    let approved = network(&["approve", &id, &request]);
+    assert_eq!((approved.code, ended(&exec)), (0, 0), "{approved:?}");
+    let gone = network(&["approve", &id, &request]);
+    assert!(gone.code != 0 && gone.stderr.contains("request"), "{gone:?}");
+    let (exec, request) = begin("a.test");
+    assert_eq!((network(&["approve", &id, &request, "--always"]).code, ended(&exec)), (0, 0));
+    assert!(daemon.reaches(&id, &server.url("a.test")), "without a question");
+    let (exec, request) = begin("b.test");
+    assert_eq!(network(&["deny", &id, &request]).code, 0);
+    assert_ne!(ended(&exec), 0);
+    assert_eq!(server.requests().len(), 3);
 }

@@ -10,6 +10,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::alone::alone;
 use crate::support::{Daemon, Setup};
 
 /// A server that answers every request, and remembers what it got.
@@ -32,6 +33,7 @@ impl Upstream {
         at: &str,
         serve: impl Fn(TcpStream, &Mutex<Vec<String>>) -> Option<()> + Send + Sync + 'static,
     ) -> Self {
+        alone();
         let listener = TcpListener::bind(at).expect("a free port");
         let port = listener.local_addr().expect("an address").port();
         let requests: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -146,6 +148,7 @@ impl World {
 
     /// The same, where nothing but public addresses can be reached.
     pub fn strict() -> Self {
+        alone();
         let dir = tempfile::tempdir().expect("a directory");
         let hosts = dir.path().join("hosts");
         std::fs::write(&hosts, HOSTS).expect("a file");

@@ -138,7 +138,8 @@ impl Tls {
         let ca_key = KeyPair::generate().expect("a key");
         let ca = CertifiedIssuer::self_signed(params, ca_key).expect("a certificate");
         let key = KeyPair::generate().expect("a key");
-        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("a name");
+        let params = CertificateParams::new(["127.0.0.1", "git.test"].map(str::to_owned).to_vec())
+            .expect("a name");
         let certificate = params.signed_by(&key, &ca).expect("a certificate");
         let put = |name: &str, text: String| {
             let path = directory.join(name);

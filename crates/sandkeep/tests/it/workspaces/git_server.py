@@ -1,7 +1,7 @@
 """git http-backend behind TLS, on loopback. Says its port first, then what happens; a line on stdin releases who waits.
 
   /repo.git      a repository          /private  asks for a password
-  /moved         leads to another port /renamed  leads to /repo.git
+  /moved         leads to another host /renamed  leads to /repo.git
   /slow.git      the same repository, but whoever fetches waits to be released
 """
 
@@ -52,7 +52,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if path.startswith("/private"):
             return self.plain(401, ("www-authenticate", 'Basic realm="x"'))
         if path.startswith("/moved"):
-            return self.plain(302, ("location", f"https://127.0.0.1:1/{rest}?{query}"))
+            return self.plain(302, ("location", f"https://elsewhere.test/{rest}?{query}"))
         if path.startswith("/renamed"):
             return self.plain(302, ("location", f"/repo.git/{rest}?{query}"))
         if path.startswith("/slow.git"):
