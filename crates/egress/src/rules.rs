@@ -59,7 +59,7 @@ pub fn ca_variables(bundle: &str) -> impl Iterator<Item = (&'static str, String)
     paths.chain(CA_SWITCHES.iter().map(|(name, value)| (*name, (*value).to_owned())))
 }
 
-const CA_PATH_VARIABLES: [&str; 10] = [
+const CA_PATH_VARIABLES: [&str; 11] = [
     "SSL_CERT_FILE",
     "REQUESTS_CA_BUNDLE",
     "CURL_CA_BUNDLE",
@@ -70,6 +70,7 @@ const CA_PATH_VARIABLES: [&str; 10] = [
     "CARGO_HTTP_CAINFO",
     "DENO_CERT",
     "NIX_SSL_CERT_FILE",
+    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
 ];
 
 const CA_SWITCHES: [(&str, &str); 1] = [("UV_SYSTEM_CERTS", "true")];

@@ -9,7 +9,7 @@ use sandkeep_core::network::{NetworkTerms, SecretTerms};
 use sandkeep_core::{Spec, check_env, limits};
 use sandkeep_egress::ca_variables;
 use sandkeep_home::Meta;
-use sandkeep_image::certificates::CERTIFICATES;
+use sandkeep_image::certificates::{self, CERTIFICATES};
 
 /// Default user of a command in a sandbox without an image.
 const DEFAULT_USER: &str = "user";
@@ -102,7 +102,7 @@ struct OfNetwork {
 
 fn of_network(terms: &NetworkTerms) -> OfNetwork {
     let certificates = match terms.prepared.certificate {
-        true => ca_variables(CERTIFICATES).collect(),
+        true => ca_variables(CERTIFICATES).chain(certificates::settings()).collect(),
         false => Vec::new(),
     };
     let placeholder =

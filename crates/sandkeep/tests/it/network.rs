@@ -2,6 +2,7 @@
 
 mod at_rest;
 mod attacks;
+mod clients;
 mod requests;
 mod secrets;
 mod upstream;
