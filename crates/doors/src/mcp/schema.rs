@@ -111,7 +111,7 @@ fn both(one: Value, other: Value) -> Value {
 }
 
 /// Of two forms of a field the one that says more, because a field has one type: an object before a list, and that before
-/// a word. Requests are read in every form, all the same. Words of two lists are one list.
+/// a word. What is within a field is read in every form, all the same. Words of two lists are one list.
 fn richer(one: Value, other: Value) -> Value {
     let rank = |form: &Value| match form["type"].as_str() {
         Some("object") => 2,
