@@ -92,7 +92,7 @@ fn extensions(records: &[u8]) -> Vec<u16> {
 /// Where a list ends whose length is at its beginning, in so many bytes.
 fn after_list(message: &[u8], at: usize, length_len: usize) -> usize {
     let length = message.get(at..at + length_len).unwrap_or_default();
-    at + length_len + length.iter().fold(0, |length, byte| length << 8 | usize::from(*byte))
+    at + length_len + length.iter().fold(0, |length, byte| (length << 8) | usize::from(*byte))
 }
 
 /// Reads a ClientHello for this host, of which `bytes` have already arrived: returns everything that was read, to be
