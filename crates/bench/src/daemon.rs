@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use super::egress;
 use super::http::Connection;
 use super::place;
 use sandkeep_core::limits::{BENCH_STORAGE_ANSWER, DISK_DEFAULT_POOL_SHARE};
@@ -43,6 +44,7 @@ impl OwnDaemon {
                 &(SPARE_MB + DISK_DEFAULT_POOL_SHARE * room_mb).to_string(),
             ])
             .arg(format!("--storage={storage}"))
+            .args(egress::settings()?)
             .arg("--data-dir")
             .arg(&data_dir)
             // The configuration of this machine's own daemon must not affect the figures.

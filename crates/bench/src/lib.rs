@@ -4,6 +4,7 @@
 //! not comparable. Durability and isolation stay enabled.
 
 mod daemon;
+mod egress;
 mod engine;
 pub mod http;
 mod place;
@@ -121,7 +122,12 @@ fn measure(args: &BenchArgs, interrupted: &AtomicBool) -> Result<String, BenchEr
     let mut bench = Bench::new(address, regime)?;
     let outcome = bench.rounds(args.rounds as usize, interrupted);
     let rates = match (&outcome, args.no_rates) {
-        (Ok(()), false) => rates::all(address, &bench.running),
+        (Ok(()), false) => {
+            let mut rates = rates::all(address, &bench.running);
+            // A daemon that runs already does not know the host that is reached.
+            rates.extend(own.iter().flat_map(|own| egress::all(own.address)));
+            rates
+        }
         (Err(_), _) | (_, true) => Vec::new(),
     };
     let tools = match &outcome {

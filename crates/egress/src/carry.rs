@@ -89,6 +89,9 @@ async fn tls(flow: Flow, mut inside: Stream, site: Site, first: Vec<u8>) {
             terminate::serve(flow, inside, site, name, hello).await;
         }
         Host::Name(_) | Host::Address(_) => {
+            if hello.has_hidden_hello {
+                flow.hides_its_name();
+            }
             let Some(mut outside) = dial(&flow, &site).await else { return };
             if outside.write_all(&hello.bytes).await.is_ok() {
                 drop(hello);
@@ -173,6 +176,9 @@ async fn relay(flow: Flow, mut inside: Stream, site: Site) {
         if let Err(refusal) = check_name(&flow, &site, &hello) {
             flow.record_refused(&site.host, site.port, &refusal);
             return alert(&mut inside, UNRECOGNIZED_NAME).await;
+        }
+        if hello.has_hidden_hello {
+            flow.hides_its_name();
         }
         first = hello.bytes;
     }

@@ -164,8 +164,15 @@ impl Flow {
             Basis::Listed | Basis::Once => NetworkVerdict::Allowed,
             Basis::Audited => NetworkVerdict::Audited,
         };
-        *lock(&self.admitted.connection.goes) =
-            Some(Goes { host: host.clone(), port, basis, reach, is_read: false, peer: None });
+        *lock(&self.admitted.connection.goes) = Some(Goes {
+            host: host.clone(),
+            port,
+            basis,
+            reach,
+            is_read: false,
+            peer: None,
+            remark: None,
+        });
         // A change of the rules since has not seen where the connection goes.
         if basis == Basis::Listed
             && !matches!(self.sandbox.rules().find(host, port), Finding::Allowed(_))
@@ -222,6 +229,14 @@ impl Flow {
         }
     }
 
+    /// The log says at the end of the connection that its TLS may be for another name than the one that was seen.
+    pub(crate) fn hides_its_name(&self) {
+        const REMARK: &str = "its ClientHello has an encrypted one (ECH), which was not seen; only its outer name was checked";
+        if let Some(goes) = lock(&self.admitted.connection.goes).as_mut() {
+            goes.remark = Some(REMARK);
+        }
+    }
+
     /// The log says how an allowed connection ended.
     fn closed(&self, ended: Option<&str>) {
         let connection = &self.admitted.connection;
@@ -234,7 +249,7 @@ impl Flow {
         let line = self.line(DecisionKind::Closed, verdict).to(&goes.host, goes.port);
         self.sandbox.record(Line {
             address: goes.peer.map(|peer| peer.ip()).or(line.address),
-            reason: ended.map(str::to_owned),
+            reason: ended.or(goes.remark).map(str::to_owned),
             ended: Some((up, down, connection.counts.age())),
             ..line
         });

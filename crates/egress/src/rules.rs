@@ -67,7 +67,7 @@ pub fn java_option(store: &str) -> (&'static str, String) {
     ("JAVA_TOOL_OPTIONS", option)
 }
 
-const CA_PATH_VARIABLES: [&str; 10] = [
+const CA_PATH_VARIABLES: [&str; 11] = [
     "SSL_CERT_FILE",
     "REQUESTS_CA_BUNDLE",
     "CURL_CA_BUNDLE",
@@ -78,6 +78,7 @@ const CA_PATH_VARIABLES: [&str; 10] = [
     "CARGO_HTTP_CAINFO",
     "DENO_CERT",
     "NIX_SSL_CERT_FILE",
+    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
 ];
 
 const CA_SWITCHES: [(&str, &str); 1] = [("UV_SYSTEM_CERTS", "true")];

@@ -76,6 +76,8 @@ pub(crate) struct Goes {
     pub(crate) is_read: bool,
     /// What was dialed.
     pub(crate) peer: Option<SocketAddr>,
+    /// What the log says of it at its end, if nothing ended it.
+    pub(crate) remark: Option<&'static str>,
 }
 
 /// Why a connection may be made.

@@ -1,4 +1,5 @@
-//! The certificates that programs in a sandbox trust if the daemon reads some of its requests: two files on its volume.
+//! The certificates that programs in a sandbox trust if the daemon reads some of its requests: two files on its volume,
+//! and beside them the settings of the programs that find them by no variable.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,9 +13,21 @@ use sandkeep_tree::{Root, beneath};
 
 use super::workdir::take_over;
 
-/// Where the files are inside: PEM, and a key store of Java.
+/// Where the certificates are inside: PEM, and a key store of Java.
 pub const CERTIFICATES: &str = "/run/sandkeep/certificates.pem";
 pub const JAVA_TRUST_STORE: &str = "/run/sandkeep/certificates.jks";
+
+/// Settings that name the certificates: the variable by which a program finds its file, the file's name, and what it says.
+const SETTINGS: [(&str, &str, &str); 2] = [
+    // GNU's, on GnuTLS.
+    ("SYSTEM_WGETRC", "wgetrc", "ca_certificate = /run/sandkeep/certificates.pem\n"),
+    ("APT_CONFIG", "apt.conf", "Acquire::https::CAInfo \"/run/sandkeep/certificates.pem\";\n"),
+];
+
+/// The variables of the settings that are beside the certificates.
+pub fn settings() -> impl Iterator<Item = (&'static str, String)> {
+    SETTINGS.iter().map(|(variable, name, _)| (*variable, format!("/{PARENT}/{DIRECTORY}/{name}")))
+}
 
 const PARENT: &str = "run";
 const DIRECTORY: &str = "sandkeep";
@@ -73,6 +86,9 @@ fn write(root: &Root, certificates: &Certificates) -> io::Result<()> {
     for (name, content) in [(PEM, &certificates.pem), (JAVA, &certificates.java)] {
         write_file(root, &directory, name, content)?;
     }
+    for (_, name, text) in SETTINGS {
+        write_file(root, &directory, name, text.as_bytes())?;
+    }
     Ok(())
 }
 
@@ -95,8 +111,9 @@ fn clear(root: &Root) -> io::Result<()> {
     let Some(parent) = found(parent.map_err(Into::into))? else { return Ok(()) };
     let directory = beneath::open_dir(&parent, DIRECTORY.as_bytes());
     let Some(directory) = found(directory.map_err(Into::into))? else { return Ok(()) };
-    unlink(&directory, PEM, AtFlags::empty())?;
-    unlink(&directory, JAVA, AtFlags::empty())?;
+    for name in [PEM, JAVA].into_iter().chain(SETTINGS.map(|(_, name, _)| name)) {
+        unlink(&directory, name, AtFlags::empty())?;
+    }
     match unlinkat(&parent, DIRECTORY, AtFlags::REMOVEDIR) {
         // Something else is in it.
         Ok(()) | Err(Errno::NOTEMPTY | Errno::NOENT) => Ok(()),

@@ -4,6 +4,7 @@ mod clock;
 mod control_groups;
 mod devices;
 mod files;
+mod gateway;
 mod guest;
 mod kernel;
 mod namespaces;
@@ -35,6 +36,10 @@ pub fn make(attempt: Attempt, scene: &Scene) -> Finding {
         Attempt::ForeignAddress => network::foreign_address(scene),
         Attempt::MetadataAddress => network::metadata_address(scene),
         Attempt::Dns => network::dns(scene),
+        Attempt::GatewayNames => gateway::names(scene),
+        Attempt::GatewayAddresses => gateway::addresses(scene),
+        Attempt::GatewayProxy => gateway::proxy(scene),
+        Attempt::GatewayDatagrams => gateway::datagrams(scene),
         Attempt::InheritedDescriptors => processes::inherited_descriptors(scene),
         Attempt::GuestPtrace => guest::ptrace(),
         Attempt::GuestMemory => guest::memory(scene),

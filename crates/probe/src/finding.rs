@@ -69,6 +69,11 @@ impl Ways {
         self.leaks.push(what.into());
     }
 
+    /// Whether it is decided: what waits for an answer does not have to wait again.
+    pub fn has_leak(&self) -> bool {
+        !self.leaks.is_empty()
+    }
+
     pub fn refuse(&mut self, what: impl Into<String>) {
         self.refusals.push(what.into());
     }

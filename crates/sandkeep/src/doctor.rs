@@ -26,7 +26,7 @@ use sandkeep_home::{self, Phase, Survey, names};
 use sandkeep_store::StoreError;
 use sandkeep_sys::cgroup;
 
-pub use battery::{BatteryError, TestBroker, examine, kernel};
+pub use battery::{ALLOWED, BatteryError, TestBroker, examine, kernel};
 pub use checks::{Check, checks};
 pub use presence::{Presence, presence};
 

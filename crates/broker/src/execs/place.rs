@@ -9,7 +9,7 @@ use sandkeep_core::network::{NetworkTerms, SecretTerms};
 use sandkeep_core::{SandboxName, Spec, check_env, limits};
 use sandkeep_egress::{ca_variables, java_option};
 use sandkeep_home::Meta;
-use sandkeep_image::certificates::{CERTIFICATES, JAVA_TRUST_STORE};
+use sandkeep_image::certificates::{self, CERTIFICATES, JAVA_TRUST_STORE};
 
 /// Default user of a command in a sandbox without an image.
 const DEFAULT_USER: &str = "user";
@@ -120,9 +120,11 @@ struct OfNetwork {
 }
 
 fn of_network(terms: &NetworkTerms) -> OfNetwork {
-    let (certificates, java) = match terms.prepared.certificate {
-        true => (ca_variables(CERTIFICATES).collect(), Some(java_option(JAVA_TRUST_STORE))),
-        false => (Vec::new(), None),
+    let (certificates, java) = if terms.prepared.certificate {
+        let variables = ca_variables(CERTIFICATES).chain(certificates::settings());
+        (variables.collect(), Some(java_option(JAVA_TRUST_STORE)))
+    } else {
+        (Vec::new(), None)
     };
     let placeholder =
         |(name, secret): (&String, &SecretTerms)| (name.clone(), secret.placeholder.clone());

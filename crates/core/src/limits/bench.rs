@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// Connections and bytes through the way out of a sandbox, for one sample.
+pub const BENCH_EGRESS_CONNECTIONS: u64 = 300;
+pub const BENCH_EGRESS_BYTES: u64 = 256 * 1024 * 1024;
 /// One sample is the median of this many calls.
 pub const BENCH_TOOL_CALLS: usize = 20;
 pub const BENCH_TRANSFER_MB_MAX: u64 = 16 * 1024;

@@ -234,9 +234,8 @@ static ENTRIES: &[Entry] = &[
     )
     .names(&[])
     .takes(schema::body::<SpecDraft>)
-    // A model is not told secrets. A policy and rules have several forms, too rich a schema for many providers of
-    // models: it asks for a network with `network_request`.
-    .hides(&["secrets", "network", "rules"]),
+    // A model is not told secrets.
+    .hides(&["secrets"]),
     entry(
         "sandbox_list",
         "List sandboxes",

@@ -62,7 +62,8 @@ fn json(part: &impl serde::Serialize) -> Value {
     serde_json::to_value(part).expect("a description holds only strings and maps")
 }
 
-/// Removes references, and `null`, which means the same as omitting the field: many model providers accept neither.
+/// Removes references, parts and other forms of a field, and `null`, which means the same as omitting it: many model
+/// providers accept none of them.
 fn inlined(schema: Value, named: &BTreeMap<String, Value>) -> Value {
     let Value::Object(mut schema) = schema else { return schema };
     if let Some(Value::String(path)) = schema.remove("$ref") {
@@ -70,13 +71,16 @@ fn inlined(schema: Value, named: &BTreeMap<String, Value>) -> Value {
         let meant = named.get(name).cloned().unwrap_or_default();
         return inlined(with(meant, schema), named);
     }
-    if let Some(Value::Array(choices)) = schema.remove("oneOf") {
-        let mut choices: Vec<Value> =
-            choices.into_iter().filter(|choice| choice["type"] != "null").collect();
-        if choices.len() == 1 {
-            return inlined(with(choices.remove(0), schema), named);
+    if let Some(Value::Array(parts)) = schema.remove("allOf") {
+        let whole = parts.into_iter().map(|part| inlined(part, named)).reduce(both);
+        return inlined(with(whole.unwrap_or_default(), schema), named);
+    }
+    for several in ["oneOf", "anyOf"] {
+        if let Some(Value::Array(forms)) = schema.remove(several) {
+            let forms = forms.into_iter().map(|form| inlined(form, named));
+            let form = forms.filter(|form| form["type"] != "null").reduce(richer);
+            return inlined(with(form.unwrap_or_default(), schema), named);
         }
-        schema.insert("oneOf".to_owned(), choices.into());
     }
     schema.remove("propertyNames");
     if let Some(Value::Array(types)) = schema.get("type") {
@@ -88,12 +92,36 @@ fn inlined(schema: Value, named: &BTreeMap<String, Value>) -> Value {
             let fields = fields.into_iter().map(|(name, field)| (name, inlined(field, named)));
             (name, Value::Object(fields.collect()))
         }
-        ("oneOf", Value::Array(choices)) => {
-            (name, choices.into_iter().map(|choice| inlined(choice, named)).collect())
-        }
         (_, value) => (name, inlined(value, named)),
     });
     Value::Object(inner.collect())
+}
+
+/// The parts of an object together.
+fn both(one: Value, other: Value) -> Value {
+    let (Value::Object(mut all), Value::Object(other)) = (one, other) else { return Value::Null };
+    for (name, value) in other {
+        match (all.get_mut(&name), value) {
+            (Some(Value::Object(fields)), Value::Object(more)) => fields.extend(more),
+            (Some(Value::Array(names)), Value::Array(more)) => names.extend(more),
+            (_, value) => drop(all.insert(name, value)),
+        }
+    }
+    Value::Object(all)
+}
+
+/// Of two forms of a field the one that says more, because a field has one type: an object before a list, and that before
+/// a word. What is within a field is read in every form, all the same. Words of two lists are one list.
+fn richer(one: Value, other: Value) -> Value {
+    let rank = |form: &Value| match form["type"].as_str() {
+        Some("object") => 2,
+        Some("array") => 1,
+        _ => 0,
+    };
+    if one["enum"].is_array() && other["enum"].is_array() {
+        return both(one, other);
+    }
+    if rank(&other) > rank(&one) { other } else { one }
 }
 
 /// A schema, with the description from the place where it is used.

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
 use rustls::pki_types::ServerName;
-use sandkeep_core::network::{DecisionKind, NetworkVerdict};
+use sandkeep_core::network::{Decision, DecisionKind, NetworkVerdict};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -69,14 +69,19 @@ async fn the_name_in_a_client_hello_must_be_that_of_the_connection() {
     assert_eq!((seen.connections(), other.requests().len()), (0, 0), "nothing was sent");
 }
 
-/// A ClientHello with an encrypted one in it (ECH), whose outer name is this.
-fn encrypted_hello(world: &World, name: &str) -> Vec<u8> {
-    const ECH: [u8; 2] = [0xfe, 0x0d];
+fn open_hello(world: &World, name: &str) -> Vec<u8> {
     let name = ServerName::try_from(name.to_owned()).expect("a name");
     let config = Arc::new(world.client_config());
     let mut client = rustls::ClientConnection::new(config, name).expect("a client");
     let mut hello = Vec::new();
     client.write_tls(&mut hello).expect("a hello");
+    hello
+}
+
+/// A ClientHello with an encrypted one in it (ECH), whose outer name is this.
+fn encrypted_hello(world: &World, name: &str) -> Vec<u8> {
+    const ECH: [u8; 2] = [0xfe, 0x0d];
+    let mut hello = open_hello(world, name);
     let extension = [&ECH[..], &[0, 11], &[0, 0, 1, 0, 1, 7, 0, 0, 0, 1, 9]].concat();
     // Behind the record's and the message's header: version, random, session, suites, compressions.
     let mut at = 5 + 4 + 2 + 32;
@@ -107,6 +112,14 @@ async fn what_a_client_hello_encrypts_does_not_change_its_name() {
     let own = encrypted_hello(&world, "a.example");
     let back = exchange_half(world.to("a.example", 443).await, &own).await;
     assert_eq!(back.as_deref(), Some(&own[..]), "it arrives as it is");
+    world.logged(DecisionKind::Closed, NetworkVerdict::Allowed, "encrypted one (ECH)").await;
+    let seen = world.decisions().len();
+    let open = open_hello(&world, "a.example");
+    exchange_half(world.to("a.example", 443).await, &open).await.expect("it passes");
+    let is_closed = |line: &Decision| line.kind == DecisionKind::Closed;
+    until("its end is logged", || world.decisions().iter().skip(seen).any(is_closed)).await;
+    let said = world.decisions().split_off(seen);
+    assert!(said.iter().all(|line| line.reason.is_none()), "{said:?}");
 }
 
 #[tokio::test]

@@ -239,7 +239,10 @@ pub async fn ward(
     let host_resources = host_resources(&data);
     let mut runtimes = local_runtimes(&data, &host_resources, &sweep, &Wanted::All).await;
     runtimes.extend(engines(settings, &host_resources).await);
+    let unusable = |source| Error::DataDir { path: data.path().display().to_string(), source };
+    let egress = egress::of_the_battery(&data).map_err(unusable)?;
     let settings = Settings {
+        egress,
         limits: Default::default(),
         quotas: Default::default(),
         timeouts: Default::default(),

@@ -5,6 +5,7 @@ mod at_rest;
 mod attacks;
 mod builds;
 mod changed_secrets;
+mod clients;
 mod java;
 mod requests;
 mod secrets;

@@ -8,9 +8,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::config::{EgressSettings, Settings};
+use crate::doctor::ALLOWED;
 use sandkeep_broker::{Egress, FixedHosts, KmsCommand, error::Error};
 use sandkeep_core::limits::NETWORK_PRESETS_FILE_MAX_BYTES;
 use sandkeep_core::network::{Admin, Entry, InvalidPreset, Presets};
+use sandkeep_home::DataDir;
 use sandkeep_outgoing::Roots;
 
 pub(super) fn egress(settings: &Settings) -> Result<Egress, Error> {
@@ -41,6 +43,20 @@ pub(super) fn egress(settings: &Settings) -> Result<Egress, Error> {
         roots,
         hosts: hosts.transpose()?,
         kms: kms_command.clone().map(KmsCommand),
+    })
+}
+
+/// For the isolation tests: one host, which is this machine's loopback. No other name has an address, so no query and no
+/// connection leaves, whatever the operator allows.
+pub(super) fn of_the_battery(data: &DataDir) -> io::Result<EgressSettings> {
+    const LOOPBACK: &str = "127.0.0.1";
+    let hosts = data.path().join("battery-hosts");
+    std::fs::write(&hosts, format!("{LOOPBACK} {ALLOWED}\n"))?;
+    let range = LOOPBACK.parse().expect("an address");
+    Ok(EgressSettings {
+        hosts: Some(hosts),
+        allow_ranges: vec![range],
+        ..EgressSettings::default()
     })
 }
 

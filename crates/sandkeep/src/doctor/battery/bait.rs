@@ -85,7 +85,6 @@ impl Bait {
         let path = |name: &str| self.dir.join(name).display().to_string();
         let others: Vec<_> =
             self.other_files.iter().map(|path| path.display().to_string()).collect();
-        let port = self.tcp.local_addr().map_or(0, |address| address.port());
         let mut pairs = vec![
             ("host-file", path("secret")),
             ("host-word", self.word.clone()),
@@ -94,7 +93,7 @@ impl Bait {
             ("other-word", self.word.clone()),
             ("process-words", self.word.clone()),
             ("process", self.process.id().unwrap_or_default().to_string()),
-            ("tcp", port.to_string()),
+            ("tcp", self.port().to_string()),
             ("udp", self.udp_port.to_string()),
             ("abstract", self.word.clone()),
             ("shared", self.shared.join(":")),
@@ -102,6 +101,11 @@ impl Bait {
         ];
         pairs.extend(setuid.map(|path| ("setuid", path.to_owned())));
         pairs.into_iter().map(|(key, value)| format!("{key}={value}")).collect()
+    }
+
+    /// The port of its listener on the host's loopback.
+    pub fn port(&self) -> u16 {
+        self.tcp.local_addr().map_or(0, |address| address.port())
     }
 
     /// Damage done by a sandbox, as seen from the host: nothing else would end the process or query the resolver.

@@ -160,7 +160,8 @@ async fn set_off<'a>(
         Some(subject) => subject,
         None => {
             let resources = Some(small.resources());
-            let subject = TestSandbox::create(ward, runtime, Privilege::None, resources).await?;
+            let subject =
+                TestSandbox::create(ward, runtime, Privilege::None, resources, None).await?;
             match subject.bring_probe().await {
                 Ok(_) => subject,
                 Err(error) => {

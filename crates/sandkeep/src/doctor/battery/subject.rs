@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::{BatteryError, TestBroker};
 use sandkeep_broker::{ExecDraft, Running, StatsView, error::Error};
+use sandkeep_core::network::Network;
 use sandkeep_core::{Principal, Privilege, ResourcesDraft, SandboxId, SpecDraft, limits};
 use sandkeep_guestlink::{ExecEnd, Outcome, OutputStream, journal::StdinSource};
 use sandkeep_tree::Root;
@@ -63,11 +64,13 @@ impl<'a> TestSandbox<'a> {
         runtime: &str,
         privilege: Privilege,
         resources: Option<ResourcesDraft>,
+        network: Option<Network>,
     ) -> Result<Self, Error> {
         let draft = SpecDraft {
             runtime: Some(runtime.to_owned()),
             privilege: Some(privilege),
             resources,
+            network,
             ..SpecDraft::default()
         };
         let id = ward.broker.create(&Principal::local(), draft).await?.id;

@@ -22,6 +22,11 @@ impl Tally {
 
     /// The output lines of one run of the probe.
     pub fn take(&mut self, who: Who, ran: &Ran) {
+        self.take_some(who, ran, |_| true);
+    }
+
+    /// The same where only some were to be made.
+    pub fn take_some(&mut self, who: Who, ran: &Ran, asked: impl Fn(Attempt) -> bool) {
         if could_not_be(who, ran) {
             return;
         }
@@ -36,6 +41,7 @@ impl Tally {
         }
         let whole = ran.stdout.lines().last() == Some(END);
         let silent = from_inside()
+            .filter(|attempt| asked(*attempt))
             .filter(|attempt| !whole || !reports.iter().any(|report| report.attempt == *attempt));
         for attempt in silent {
             let detail = format!("{}: not judged: {:?}", who.name(), ran.end.outcome);

@@ -67,6 +67,9 @@ impl Weakness {
         let mut arguments = self.bait.arguments(Some(&as_root));
         let names: Vec<&str> = only.iter().map(|attempt| attempt.name()).collect();
         arguments.push(format!("only={}", names.join(":")));
+        if only.iter().any(|attempt| OF_THE_GATEWAY.contains(attempt)) {
+            arguments.push(format!("allowed={}", super::ALLOWED));
+        }
         // As in a sandbox with a way out, whose listener somebody has forgotten.
         if only == [Attempt::ListenerPort] {
             arguments.push("listener=61001".to_owned());
@@ -84,6 +87,51 @@ impl Weakness {
         String::from_utf8_lossy(&stdout).into_owned()
     }
 }
+
+/// What is tried where there is a gateway.
+const OF_THE_GATEWAY: [Attempt; 4] = [
+    Attempt::GatewayNames,
+    Attempt::GatewayAddresses,
+    Attempt::GatewayProxy,
+    Attempt::GatewayDatagrams,
+];
+
+/// A gateway that refuses nothing, in a network of its own where every address is local; then the command. It gives
+/// everybody who sends it something an answer.
+const OPEN_GATEWAY: &str = r#"
+import os, socket, subprocess, sys, threading
+for words in ("link set lo up", "addr add 198.18.0.1/32 dev lo", "route add local default dev lo",
+              "-6 route add local default dev lo"):
+    subprocess.run(["ip", *words.split()], check=True)
+def datagrams(port):
+    for family in (socket.AF_INET, socket.AF_INET6):
+        s = socket.socket(family, socket.SOCK_DGRAM)
+        if family == socket.AF_INET6: s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        # The answer has to come from the address that was asked.
+        s.setsockopt(*((socket.IPPROTO_IPV6, 49, 1) if family == socket.AF_INET6 else (socket.IPPROTO_IP, 8, 1)))
+        s.bind(("", port))
+        def serve(s=s):
+            while True:
+                data, extra, _, to = s.recvmsg(512, 256)
+                level, kind, info = extra[0]
+                info = info[:4] + info[8:12] + info[4:8] if level == socket.IPPROTO_IP else info
+                s.sendmsg([data[:2] + b"\x81\x80" + data[4:]], [(level, kind, info)], 0, to)
+        threading.Thread(target=serve, daemon=True).start()
+def streams(port, answer):
+    s = socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    def serve():
+        while True:
+            peer = s.accept()[0]
+            peer.recv(4096)
+            peer.sendall(answer)
+            peer.close()
+    threading.Thread(target=serve, daemon=True).start()
+for port in (53, 443, 123): datagrams(port)
+streams(53, b"\0\x0c\x5a\x5a\x81\x80" + bytes(8))
+streams(443, b"hello")
+streams(3128, b"HTTP/1.1 200 OK\r\n\r\n")
+os._exit(subprocess.run(sys.argv[1:]).returncode)
+"#;
 
 /// Everything that is judged inside, but what would connect to other people's sockets in the host's own root.
 fn all_but_posing() -> Vec<Attempt> {
@@ -123,7 +171,10 @@ async fn every_attempt_is_reported_where_nothing_holds_it() {
     let Some(weakness) = Weakness::new().await else { return };
     let probe = weakness.path("probe");
     let nothing_holds: Vec<&str> = FORGETFUL.into_iter().chain(OPEN).collect();
-    let mut leaked = weakness.leaks(&nothing_holds, &probe, &all_but_posing());
+    let on_the_host = all_but_posing();
+    let on_the_host: Vec<Attempt> =
+        on_the_host.into_iter().filter(|attempt| !OF_THE_GATEWAY.contains(attempt)).collect();
+    let mut leaked = weakness.leaks(&nothing_holds, &probe, &on_the_host);
     // Without a namespace of processes. Nothing that concerns PID 1 is tried there: it is the host's.
     let of_processes = [Attempt::HostProcessSeen, Attempt::HostProcessSignal];
     leaked.extend(weakness.leaks(&["env"], &probe, &of_processes));
@@ -134,6 +185,8 @@ async fn every_attempt_is_reported_where_nothing_holds_it() {
     let of_users = [Attempt::SetuidCall, Attempt::SetuidFile];
     leaked.extend(weakness.leaks(&wrapper, &probe, &of_users));
     leaked.extend(weakness.leaks(&["unshare", "--net"], &probe, &[Attempt::ListenerPort]));
+    let open_gateway = ["unshare", "--net", "python3", "-c", OPEN_GATEWAY];
+    leaked.extend(weakness.leaks(&open_gateway, &probe, &OF_THE_GATEWAY));
     let missed: Vec<&str> = all_but_posing()
         .into_iter()
         .filter(|attempt| !leaked.contains(attempt.name()) && !not_in_this_kernel(*attempt))

@@ -1,0 +1,3 @@
+module sandkeep/tests/network-clients/web
+
+go 1.19
