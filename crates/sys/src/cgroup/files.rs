@@ -113,11 +113,18 @@ pub fn make(path: &Path) -> io::Result<()> {
 }
 
 /// Removes a group and everything below it; a missing one is fine. Groups contain no real files, so this is rmdir from
-/// the leaves up.
+/// the leaves up. A group is listed only if the kernel refuses it, which is much cheaper than a listing.
 pub fn remove(path: &Path) -> io::Result<()> {
+    if remove_childless(path).is_ok() {
+        return Ok(());
+    }
     for child in children(path)? {
         remove(&path.join(child))?;
     }
+    remove_childless(path)
+}
+
+fn remove_childless(path: &Path) -> io::Result<()> {
     match fs::remove_dir(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),

@@ -239,12 +239,16 @@ impl Hierarchy for V1 {
     }
 
     fn remove(&self, sandbox: &str) -> io::Result<()> {
+        // Every leaf is in the freezer's tree, so the others need not be listed.
+        let leaves = files::children(&self.freezer.join(sandbox).join("work"))?;
         // The freezer goes last: while it exists, `sandboxes` finds the rest.
-        let (freezer, others) = (&self.freezer, &self.bases()[1..]);
-        for base in others {
+        for base in self.bases().into_iter().rev() {
+            let work = base.join(sandbox).join("work");
+            leaves.iter().try_for_each(|leaf| files::remove(&work.join(leaf)))?;
+            files::remove(&work)?;
             files::remove(&base.join(sandbox))?;
         }
-        files::remove(&freezer.join(sandbox))
+        Ok(())
     }
 
     fn sandboxes(&self) -> io::Result<Vec<String>> {
