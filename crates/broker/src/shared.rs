@@ -381,15 +381,20 @@ impl Shared {
 
     /// Runs file work on a thread that may block. It is tracked, and holds the broker, so that the data directory stays
     /// locked while anything writes to it.
-    pub async fn blocking<T: Send + 'static>(
+    pub fn blocking<T, W>(
         self: &Arc<Self>,
-        work: impl FnOnce(&DataDir) -> io::Result<T> + Send + 'static,
-    ) -> Result<T, Error> {
+        work: W,
+    ) -> impl Future<Output = Result<T, Error>> + Send + use<T, W>
+    where
+        T: Send + 'static,
+        W: FnOnce(&DataDir) -> io::Result<T> + Send + 'static,
+    {
         let shared = Arc::clone(self);
-        let done = self.tasks.spawn_blocking(move || work(&shared.data)).await;
-        done.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(|source| Error::DataDir {
-            path: self.data.path().display().to_string(),
-            source,
-        })
+        let path = self.data.path().display().to_string();
+        let done = self.tasks.spawn_blocking(move || work(&shared.data));
+        async move {
+            let done = done.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+            done.map_err(|source| Error::DataDir { path, source })
+        }
     }
 }

@@ -13,6 +13,7 @@ pub const ALL: &[&str] = &[
     "create.after_name",
     "create.after_slot",
     "create.after_home",
+    "create.after_reserve",
     "create.after_intent",
     "create.after_volume",
     "create.after_template",

@@ -12,7 +12,7 @@
 //!   events/                  the event log of this node
 //!   batteries/<runtime>.json `doctor`'s last results for a runtime's isolation
 //!   sandboxes/<id>/          one home per sandbox
-//!     meta.json              0600: its owner and its spec, synced before launch
+//!     meta.json              0600: its owner and its spec, synced before a create is answered
 //!     activity.json          when it was last used, recorded by the reaper
 //!     guest.sock             the guest's listening socket
 //!     door/                  the part visible in a container: the guest, and the socket that it dials

@@ -5,8 +5,8 @@
 //! before any side effect, says what existed, and a torn file is rewritten from it. So the file must be on disk only in
 //! case the registry itself is lost:
 //!
-//! - `creating`: the content is synced before launch, concurrently with creating the volume, so that the owner of a
-//!   running sandbox is never known to the page cache alone;
+//! - `creating`: the content is synced before any caller learns that the sandbox exists, concurrently with everything
+//!   that is created: nothing that is created before runs longer than the page cache lives;
 //! - `ready`: written before any caller learns that the sandbox exists, and synced, including its name, right after:
 //!   the answer need not wait for a second copy of what the registry has just made durable;
 //! - `destroying`: never synced; its row is, and the file is about to be removed.

@@ -83,6 +83,7 @@ macro_rules! with_promises {
         $then! { $($argument)* =>
             lifecycle::a_created_sandbox_is_listed_and_does_not_run,
             lifecycle::create_may_be_repeated,
+            lifecycle::what_is_reserved_is_used_or_removed,
             lifecycle::a_started_sandbox_runs_and_answers,
             lifecycle::stop_ends_everything_and_may_be_repeated,
             lifecycle::a_stopped_sandbox_starts_again,

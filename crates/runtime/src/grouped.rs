@@ -15,7 +15,7 @@ mod parts;
 #[cfg(test)]
 pub(crate) mod bench;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -26,7 +26,7 @@ use async_trait::async_trait;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::{Capabilities, Death, Files, FoundSandbox, Plan, Runtime, RuntimeError, Stats};
-use sandkeep_core::SandboxId;
+use sandkeep_core::{Resources, SandboxId};
 use sandkeep_guestlink::{
     Guest, GuestClient,
     leaf::{LeafKind, LeafPool, NoLeaves},
@@ -110,11 +110,13 @@ pub struct GroupedRuntime<S> {
     host_resources: Arc<HostResources>,
     starter: S,
     live: Mutex<HashMap<SandboxId, Arc<Live>>>,
+    /// Whose groups were made by `reserve`, until `create`.
+    reserved: Mutex<HashSet<SandboxId>>,
 }
 
 impl<S: Starter> GroupedRuntime<S> {
     pub fn new(host_resources: Arc<HostResources>, starter: S) -> Self {
-        Self { host_resources, starter, live: Mutex::new(HashMap::new()) }
+        Self { host_resources, starter, live: Mutex::default(), reserved: Mutex::default() }
     }
 
     #[cfg(test)]
@@ -129,6 +131,10 @@ impl<S: Starter> GroupedRuntime<S> {
 
     fn all(&self) -> MutexGuard<'_, HashMap<SandboxId, Arc<Live>>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reserved(&self) -> MutexGuard<'_, HashSet<SandboxId>> {
+        self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The sandbox if it is running, whoever started it.
@@ -223,8 +229,30 @@ impl<S: Starter> Runtime for GroupedRuntime<S> {
         Files::OnStorage(&[RootKind::Dir, RootKind::Shifted, RootKind::Overlay])
     }
 
+    /// Its groups, and the leaf of its first exec.
+    async fn reserve(&self, id: &SandboxId, resources: &Resources) -> Result<(), RuntimeError> {
+        let cgroups = Arc::clone(self.host_resources.cgroups());
+        // A tool within the limits has no leaves, and makes its groups with limits of its own.
+        if cgroups.kind() == LeafKind::None || self.starter.place() == GroupPlacement::Within {
+            return Ok(());
+        }
+        let (name, limits) = (id.to_string(), limits_of(resources));
+        let make = move || {
+            cgroups.make(&name, &limits)?;
+            Leaves::make_first(cgroups.as_ref(), &name)
+        };
+        let made = tokio::task::spawn_blocking(make).await;
+        let made = made.unwrap_or_else(|error| Err(error.into()));
+        made.map_err(self.failed("make its control groups"))?;
+        self.reserved().insert(id.clone());
+        Ok(())
+    }
+
     async fn create(&self, plan: &Plan) -> Result<(), RuntimeError> {
         plan.check(self)?;
+        if self.reserved().remove(&plan.id) {
+            return Ok(());
+        }
         self.host_resources.make_groups(plan).map_err(self.failed("make its control groups"))
     }
 
@@ -266,6 +294,7 @@ impl<S: Starter> Runtime for GroupedRuntime<S> {
     }
 
     async fn destroy(&self, id: &SandboxId) -> Result<(), RuntimeError> {
+        self.reserved().remove(id);
         self.kill(id).await?;
         let removed = self.host_resources.cgroups().remove(id.as_str());
         removed.map_err(self.failed("remove its control groups"))

@@ -14,7 +14,7 @@ use super::{
     Capabilities, Death, Files, FoundSandbox, MissingRuntime, Plan, Runtime, RuntimeError, Stats,
     Usable,
 };
-use sandkeep_core::SandboxId;
+use sandkeep_core::{Resources, SandboxId};
 use sandkeep_guestlink::Guest;
 use sandkeep_sys::egress::Sockets;
 
@@ -87,6 +87,10 @@ impl Runtime for LateRuntime {
 
     fn check_network(&self) -> Result<(), RuntimeError> {
         self.present().check_network()
+    }
+
+    async fn reserve(&self, id: &SandboxId, resources: &Resources) -> Result<(), RuntimeError> {
+        self.present().reserve(id, resources).await
     }
 
     async fn create(&self, plan: &Plan) -> Result<(), RuntimeError> {

@@ -288,6 +288,13 @@ pub trait Runtime: Send + Sync {
         Err(RuntimeError::Unsupported { runtime: self.name(), what: "give a sandbox a way out" })
     }
 
+    /// Creates ahead of [`create`](Self::create) what needs no files and ends with the host's kernel, so that both can
+    /// be created at the same time. A runtime that has nothing of that kind does nothing.
+    async fn reserve(&self, id: &SandboxId, resources: &Resources) -> Result<(), RuntimeError> {
+        let _ = (id, resources);
+        Ok(())
+    }
+
     /// Creates everything that exists while the sandbox does not run. A second call with the same plan is `Ok`. A crash
     /// in the middle leaves what `destroy` removes.
     async fn create(&self, plan: &Plan) -> Result<(), RuntimeError>;

@@ -2,9 +2,10 @@
 //!
 //! ```text
 //!   row `creating` first, then quotas, idempotency key, name, slot (only who has any of them waits for that)
-//!   ┌ home, meta `creating` ────────────────────────────────────┐
-//!   └ row `creating` → volume → template's files, workspace → runtime's ───┴▶ launch (▶ clone ▶ base) ▶ ┌ row `running`
-//!                                                                                                       └ meta `ready`
+//!                           ┌▶ meta synced ────────────────────────────────────────────────────────────┐
+//!   ┌ home, meta `creating` ┴▶ reserve ───────────────────────┐                                          │
+//!   └ row `creating` → volume → template's files, workspace ──┴▶ runtime's ▶ launch (▶ clone ▶ base) ────┴▶ ┌ row `running`
+//!                                                                                                          └ meta `ready`
 //! ```
 //!
 //! Both a row and a meta that say `creating` are a full intent: reconcile removes everything with the id of either. So
@@ -35,7 +36,7 @@ use sandkeep_core::{
     FileLocation, IdempotencyKey, Labels, Operation, Owner, Principal, SandboxId, SlotName,
     SnapshotId, Spec, SpecDraft, Status, Terms, Trigger, Verb, failpoint, with_causes,
 };
-use sandkeep_home::{DataDir, Meta, Phase};
+use sandkeep_home::{Meta, Phase};
 use sandkeep_image::{Template, make_workdir};
 use sandkeep_runtime::Runtime;
 use sandkeep_traces::{step, within};
@@ -273,13 +274,14 @@ impl Supervisor {
     ) -> Result<(), Error> {
         let home = async {
             let (home, meta) = (self.home.clone(), self.meta.clone());
-            let make = move |_: &DataDir| {
-                home.create(&meta)?;
-                home.sync_meta()
-            };
-            self.shared.blocking(make).await?;
+            self.shared.blocking(move |_| home.create(&meta)).await?;
             failpoint!("create.after_home");
-            self.keep_secrets(secrets).await
+            let home = self.home.clone();
+            let synced = self.shared.blocking(move |_| home.sync_meta());
+            self.runtime.reserve(self.id(), self.meta.spec.resources()).await?;
+            failpoint!("create.after_reserve");
+            self.keep_secrets(secrets).await?;
+            Ok::<_, Error>(synced)
         };
         // The row's revision must be kept even if the rest fails.
         let mut revision = self.revision;
@@ -308,7 +310,7 @@ impl Supervisor {
         };
         let (home, plan) = tokio::join!(home, parts);
         self.revision = revision;
-        home?;
+        let synced = home?;
         let plan = plan?;
         if let Origin::Snapshot { .. } = origin {
             self.seal_base().await?;
@@ -326,6 +328,7 @@ impl Supervisor {
             self.expect_start_up().await?;
         }
         failpoint!("create.after_source_finished");
+        synced.await?;
         self.record_made(claim).await?;
         if starts_up {
             self.start_up().await?;

@@ -29,6 +29,26 @@ pub(super) async fn create_may_be_repeated(lab: &Lab<'_>) -> Result<(), Failure>
     )
 }
 
+pub(super) async fn what_is_reserved_is_used_or_removed(lab: &Lab<'_>) -> Result<(), Failure> {
+    let (used, given_up) =
+        (lab.plan(super::lab::modest()).await, lab.plan(super::lab::modest()).await);
+    for plan in [&used, &given_up] {
+        for _ in 0..2 {
+            lab.runtime().reserve(&plan.id, &plan.resources).await?;
+        }
+    }
+    lab.runtime().destroy(&given_up.id).await?;
+    ensure!(lab.found(&given_up.id).await?.is_none(), "what was reserved is still listed");
+    lab.runtime().create(&used).await?;
+    lab.runtime().start(&used).await?;
+    let guest = lab.runtime().connect(&used.id).await?;
+    let ran = run(&*guest, command(&["true"])).await?;
+    same("the outcome of true", ran.outcome(), Outcome::Exited(0))?;
+    // What was destroyed can be created, too.
+    lab.runtime().create(&given_up).await?;
+    Ok(lab.runtime().start(&given_up).await?)
+}
+
 pub(super) async fn a_started_sandbox_runs_and_answers(lab: &Lab<'_>) -> Result<(), Failure> {
     let plan = lab.started().await?;
     same("running", lab.found(&plan.id).await?.map(|found| found.running), Some(true))?;

@@ -50,6 +50,12 @@ impl Opened {
 }
 
 impl Leaves {
+    /// Makes the first leaf of a sandbox, for its first exec. It is the last of a new sandbox's groups: one that has it
+    /// has all of them.
+    pub fn make_first(cgroups: &dyn Hierarchy, sandbox: &str) -> io::Result<()> {
+        cgroups.make_leaf(sandbox, &format!("{COMMON}0"), &LeafLimits::NONE)
+    }
+
     /// Leaves of an earlier daemon count as lingering until they are found empty.
     pub fn open(cgroups: Arc<dyn Hierarchy>, sandbox: String) -> io::Result<Arc<Self>> {
         let lingering = cgroups.leaves(&sandbox)?;
