@@ -412,7 +412,6 @@ impl Supervisor {
             // There is no row to correct.
             None => self.publish(status),
         }
-        self.mark_destroying().await;
         match self.tear_down().await {
             Ok(()) => Fate::Gone,
             Err(error) => {

@@ -7,6 +7,7 @@ use tracing::warn;
 use super::handle::Handle;
 use super::request::Command;
 use super::supervisor::{Fate, Supervisor};
+use super::volume::Volume;
 use crate::Broker;
 use crate::error::Error;
 use crate::shared::Shared;
@@ -55,8 +56,6 @@ impl Supervisor {
         // daemon would remove a sandbox that is to be kept.
         self.record(status).await?;
         failpoint!("destroy.after_intent");
-        self.mark_destroying().await;
-        failpoint!("destroy.after_meta");
         self.finish_destroy().await
     }
 
@@ -73,22 +72,34 @@ impl Supervisor {
 
     /// Removes everything with this sandbox's id, its row last. Each step may be repeated.
     pub(crate) async fn tear_down(&mut self) -> Result<(), Error> {
-        // Only the runtime that created it can confirm that nothing is left.
-        self.shared.runtime(self.meta.spec.runtime())?;
-        self.network.close();
-        // Nothing is added to its log in its home any more.
-        self.shared.network.flush().await;
-        // First, so that no process of the sandbox can wait for it while it is killed.
-        self.end_server().await?;
-        within(step!("runtime.destroy"), self.runtime.destroy(self.id())).await?;
-        failpoint!("destroy.after_runtime");
+        self.meta_mut().phase = Phase::Destroying;
+        // The mark is for a daemon that may have lost the row, and precedes the removal of files. A home that does not
+        // exist is not recreated for it. If it cannot be written, the sandbox is removed all the same.
+        let mark = self.rewrite_meta();
+        match &self.volume {
+            Volume::Stored(_) => tokio::join!(mark, self.end_everything()).1?,
+            Volume::Remote { .. } => {
+                mark.await;
+                self.end_everything().await?;
+            }
+        }
+        failpoint!("destroy.after_meta");
         // A concurrent fork gets all of it, or an error that it is gone.
         let nobody_reads = self.snapshots.removing().await;
-        self.volume.destroy().await?;
+        let files = async {
+            self.volume.destroy().await?;
+            failpoint!("destroy.after_volume");
+            Ok::<(), Error>(())
+        };
+        let records = async {
+            self.shared.snapshots.remove_all(self.id()).await?;
+            failpoint!("destroy.after_snapshots");
+            Ok::<(), Error>(())
+        };
+        let (files, records) = tokio::join!(files, records);
         drop(nobody_reads);
-        failpoint!("destroy.after_volume");
-        self.shared.snapshots.remove_all(self.id()).await?;
-        failpoint!("destroy.after_snapshots");
+        files?;
+        records?;
         let home = self.home.clone();
         let shared = Arc::clone(&self.shared);
         let remove = move |_: &DataDir| {
@@ -112,10 +123,17 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Marks the home, for a daemon that may have lost the row. A home that does not exist needs no mark and is not
-    /// recreated for it. If the mark cannot be written, the sandbox is removed all the same.
-    pub(crate) async fn mark_destroying(&mut self) {
-        self.meta_mut().phase = Phase::Destroying;
-        self.rewrite_meta().await;
+    /// Ends everything that runs of it.
+    async fn end_everything(&self) -> Result<(), Error> {
+        // Only the runtime that created it can confirm that nothing is left.
+        self.shared.runtime(self.meta.spec.runtime())?;
+        self.network.close();
+        // Nothing is added to its log in its home any more.
+        self.shared.network.flush().await;
+        // First, so that no process of the sandbox can wait for it while it is killed.
+        self.end_server().await?;
+        within(step!("runtime.destroy"), self.runtime.destroy(self.id())).await?;
+        failpoint!("destroy.after_runtime");
+        Ok(())
     }
 }
