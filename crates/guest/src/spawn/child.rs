@@ -10,6 +10,7 @@ use guest_proto::Privilege;
 
 use super::{Report, Step};
 use crate::plan::{CwdChosen, Identity, Plan, StdioKind};
+use crate::sys;
 
 pub struct Job {
     pub plan: Plan,
@@ -86,18 +87,14 @@ fn prepare(plan: &Plan) -> Result<(), (Step, c_int)> {
     Ok(())
 }
 
-/// Checks first, because dropping copies the credentials even if there is nothing to drop.
+/// Only what is left to drop: every call copies the credentials.
 unsafe fn drop_bounding_set() {
-    // SAFETY: no memory is involved.
-    unsafe {
-        for capability in 0.. {
-            match libc::prctl(libc::PR_CAPBSET_READ, capability, 0, 0, 0) {
-                0 => {}
-                1 => drop(libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0)),
-                // One past the last capability that the kernel knows.
-                _ => return,
-            }
-        }
+    let mut left = sys::bounding_set();
+    while left != 0 {
+        let capability = left.trailing_zeros();
+        // SAFETY: takes integers only.
+        unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
+        left &= left - 1;
     }
 }
 

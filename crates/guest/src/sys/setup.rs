@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::{check, check_len, open_null, owned, pid};
@@ -241,20 +242,34 @@ pub fn take_standard_descriptors() -> io::Result<()> {
     }
 }
 
+/// The bounding set, as [`limit_capabilities`] left it: this process has one thread, and nothing else changes it.
+static BOUNDING: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// The capabilities that executed programs could get.
+pub fn bounding_set() -> u64 {
+    BOUNDING.load(Ordering::Relaxed)
+}
+
 /// The starting process may have left more in the bounding and ambient sets than we have: executed programs must not
 /// get more than that. Without CAP_SETPCAP there is nothing to pass on.
 pub fn limit_capabilities() -> io::Result<()> {
     let permitted = permitted_capabilities()?;
     // SAFETY: takes integers only.
     unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) };
+    let mut left = 0;
     for capability in 0..u64::BITS as libc::c_int {
         // SAFETY: takes integers only; the kernel answers -1 for one that it does not know.
         let held = unsafe { libc::prctl(libc::PR_CAPBSET_READ, capability, 0, 0, 0) } == 1;
-        if held && permitted & (1 << capability) == 0 {
-            // SAFETY: takes integers only.
-            unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
+        if !held {
+            continue;
+        }
+        let drop = permitted & (1 << capability) == 0;
+        // SAFETY: takes integers only.
+        if !drop || unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) } != 0 {
+            left |= 1 << capability;
         }
     }
+    BOUNDING.store(left, Ordering::Relaxed);
     Ok(())
 }
 
