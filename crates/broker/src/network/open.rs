@@ -15,7 +15,7 @@ use crate::shared::Shared;
 use sandkeep_core::network::NetworkTerms;
 use sandkeep_core::{SandboxId, State, failpoint, limits, with_causes};
 use sandkeep_egress::{Rules, Secret};
-use sandkeep_home::{Meta, network_log};
+use sandkeep_home::{Meta, Phase, network_log};
 use sandkeep_image::certificates;
 use sandkeep_runtime::Runtime;
 use sandkeep_tree::Root;
@@ -121,10 +121,15 @@ async fn open(
     let rules = rules_of(shared, &meta.id, &meta.terms.network).await?;
     let sockets = runtime.network(&meta.id).await?;
     let home = shared.data.home(&meta.id).path().to_owned();
-    // What a former daemon or start noted may still be on its way there.
-    shared.network.flush().await;
-    let noted = home.clone();
-    let earlier = shared.blocking(move |_| network_log::used_bytes(&noted)).await?;
+    let earlier = match meta.phase {
+        Phase::Creating => 0,
+        Phase::Ready | Phase::Destroying => {
+            // What a former daemon or start noted may still be on its way there.
+            shared.network.flush().await;
+            let noted = home.clone();
+            shared.blocking(move |_| network_log::used_bytes(&noted)).await?
+        }
+    };
     let recorder = Arc::new(SandboxRecorder::of(shared, room, home, telling::subject(meta)));
     let gateway = &shared.network.gateway;
     let opened = gateway.open(meta.id.clone(), sockets, rules, Arc::clone(&recorder) as _);
