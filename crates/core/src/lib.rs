@@ -18,6 +18,7 @@ mod codebase;
 pub mod event;
 pub mod excerpt;
 pub mod failpoint;
+mod host_mount;
 mod id;
 mod image;
 mod key_id;
@@ -50,6 +51,7 @@ pub use codebase::{
     CodebaseMode, CodebaseMount, CodebaseName, CodebaseRef, CodebaseServing, DEFAULT_MOUNT,
     InvalidCodebaseName,
 };
+pub use host_mount::{HostAccess, HostMount};
 pub use id::{
     CodebaseId, ExecId, ImportId, InvalidId, ProcessId, SandboxId, ShellId, SnapshotId, UploadId,
     WebhookId,
@@ -66,8 +68,8 @@ pub use slot::{InvalidSlot, SlotName};
 pub use snapshot::{InvalidSnapshotName, SnapshotKind, SnapshotName};
 pub use source::{GitUrl, HOME, HostPaths, InvalidGitUrl, Origin, Source, SourceDraft, Transport};
 pub use spec::{
-    DEFAULT_RUNTIME, DEFAULT_TEMPLATE, FileLocation, HostAccess, HostLimits, HostMount,
-    InvalidSpec, Privilege, Purpose, Resources, ResourcesDraft, Spec, SpecDraft, check_env,
+    DEFAULT_RUNTIME, DEFAULT_TEMPLATE, FileLocation, HostLimits, InvalidSpec, Privilege, Purpose,
+    Resources, ResourcesDraft, Spec, SpecDraft, check_env,
 };
 pub use spec::{NamesOnly, within};
 pub use state::{

@@ -6,12 +6,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::codebase::{self, CodebaseMode, CodebaseMount, CodebaseRef, DEFAULT_MOUNT};
+use super::host_mount::HostMount;
 use super::image::{ImageDefaults, PinnedImage};
 use super::network::{Network, SecretDraft};
 use super::rules::RulesDraft;
@@ -115,29 +115,6 @@ pub struct Spec {
     codebase: Option<CodebaseMount>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     host_mounts: Vec<HostMount>,
-}
-
-/// A directory of the host that a sandbox sees as it is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HostMount {
-    pub dir: PathBuf,
-    /// Where it is inside, absolute.
-    pub path: String,
-    pub access: HostAccess,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum HostAccess {
-    Read,
-    ReadWrite,
-}
-
-impl HostMount {
-    /// Checks where it is to be, as for a codebase.
-    pub fn new(dir: PathBuf, path: &str, access: HostAccess) -> Result<Self, InvalidSpec> {
-        Ok(Self { dir, path: codebase::mount_path(path)?, access })
-    }
 }
 
 impl Spec {
@@ -340,8 +317,7 @@ impl fmt::Debug for SpecDraft {
             .field("mount", &self.mount)
             .field("codebase_mode", &self.codebase_mode)
             .field("rules", &self.rules)
-            .field("host_mounts", &self.host_mounts)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 

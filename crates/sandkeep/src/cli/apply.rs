@@ -4,6 +4,7 @@
 //! trusted. Files are written below the directory and nowhere else, no link is followed, no device is created,
 //! ownership and set-id bits are not taken over, and every file must match the list of changes.
 
+mod error;
 mod interactive;
 mod look;
 mod select;
@@ -23,27 +24,26 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
+use self::error::ApplyError;
 use self::interactive::Asked;
 use self::look::{Looked, look};
 use self::select::{SelectArgs, Selection};
-use self::staging::{Interrupted, PLACE, Staging};
+use self::staging::{Interrupted, Staging};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::print;
-use crate::cli::tool_config::{Arrival, Guard, GuardArgs, ToolConfig};
+use crate::cli::tool_config::{Arrival, Guard, GuardArgs};
 use sandkeep_client::Client;
 use sandkeep_core::api::{DiffSandbox, FilePath};
 use sandkeep_core::{SandboxId, limits};
 use sandkeep_tree::{
     TreePath, View,
     apply::{
-        self, Act, ApplyPlan, Conflict, Here, OnConflict, PLAN, Plan, PlanProblem, PlanRequest,
-        Scope, Step,
+        self, Act, ApplyPlan, Conflict, Here, OnConflict, PLAN, Plan, PlanRequest, Scope, Step,
     },
     archive::{ArchiveError, Closing, Entries, Kind},
     diff::{FileChange, MANIFEST},
     digest::Hasher,
-    tree_path::PathProblem,
 };
 
 /// Apply the changes of a sandbox to a local directory
@@ -116,62 +116,6 @@ impl HomeArgs {
             (false, true) => Intent::ApplyAll,
             (false, false) => Intent::Apply,
         }
-    }
-}
-
-#[derive(Debug, thiserror::Error)]
-enum ApplyError {
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    #[error("the daemon sent an invalid path: {0}")]
-    Path(#[from] PathProblem),
-    #[error("the daemon sent an invalid diff: {0}")]
-    Manifest(&'static str),
-    #[error("the daemon sent an invalid plan: {0}")]
-    Plan(#[from] PlanProblem),
-    #[error(
-        "the daemon's plan changes {path}, which the sandbox did not change; nothing was changed"
-    )]
-    Unasked { path: String },
-    #[error(
-        "the daemon has more changes than can be brought home at once; choose less with --path"
-    )]
-    Truncated,
-    #[error(
-        "/{path} is not a directory in the sandbox; give the directory that it is in, and --include for the file"
-    )]
-    NoDirectory { path: String },
-    #[error("the daemon sent an invalid archive: {0}")]
-    Archive(#[from] ArchiveError),
-    #[error("{path} arrived damaged; try again")]
-    Mismatch { path: String },
-    #[error("another apply to this directory is in progress")]
-    UnderWay,
-    #[error(
-        "an earlier apply was cut off, and its notes in {PLACE}/journal cannot be read: put back what is in {PLACE} by hand, then remove it"
-    )]
-    Journal,
-    #[error(transparent)]
-    ToolConfig(#[from] ToolConfig),
-    #[error("{path} cannot be changed, so nothing was changed")]
-    Step {
-        path: String,
-        #[source]
-        source: io::Error,
-    },
-    #[error(
-        "{path} cannot be put back; the next apply tries again, and what is missing is in {PLACE}"
-    )]
-    Undo {
-        path: String,
-        #[source]
-        source: io::Error,
-    },
-}
-
-impl From<rustix::io::Errno> for ApplyError {
-    fn from(error: rustix::io::Errno) -> Self {
-        Self::Io(error.into())
     }
 }
 

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use serde_json::json;
 use tempfile::TempDir;
 
+use super::staging::PLACE;
 use super::*;
 use sandkeep_storage::conformance::acts::{Act as TreeAct, act, carry_out};
 use sandkeep_tree::diff;
