@@ -338,8 +338,8 @@ pub(super) fn check_targets(mounts: &[RunMount<String>]) -> Result<(), Problem> 
         if target.as_str() == "/" || RESERVED.iter().any(|reserved| within(target, reserved)) {
             return wrong("a place for a mount: choose one outside of /, /proc, /dev and /sys");
         }
-        let others = targets.iter().enumerate().filter(|(other, _)| *other != index);
-        if others.into_iter().any(|(_, other)| within(target, other)) {
+        let mut others = targets.iter().enumerate().filter(|(other, _)| *other != index);
+        if others.any(|(_, other)| within(target, other)) {
             return wrong("a place for a mount: it is within another one of this step");
         }
     }

@@ -34,7 +34,7 @@ pub(crate) struct StepMounts {
     pub env: Vec<(String, String)>,
     caches: Vec<CacheUse>,
     /// They are removed with this.
-    _drafts: Vec<LayerDraft>,
+    drafts: Vec<LayerDraft>,
 }
 
 struct StepMount {
@@ -145,7 +145,7 @@ impl Builder<'_> {
             let found = std::fs::symlink_metadata(&source).map_err(unmade("bind files"))?;
             let kind = if found.is_dir() { TargetKind::Directory } else { TargetKind::File };
             mounts.add(source, draft.ids, target, kind, Access::Read);
-            mounts._drafts.push(draft);
+            mounts.drafts.push(draft);
         }
         Ok(mounts)
     }
@@ -184,7 +184,7 @@ impl Builder<'_> {
                     root.make_top_dir(CACHE_ALONE, wanted.uid, wanted.gid, wanted.mode)
                         .map_err(unmade("make a cache"))?;
                     let found = (draft.root.join(CACHE_ALONE), draft.ids);
-                    mounts._drafts.push(draft);
+                    mounts.drafts.push(draft);
                     found
                 }
             };
@@ -239,7 +239,7 @@ impl Builder<'_> {
                 .map_err(unmade("write a secret"))?;
             mounts.add(path, draft.ids, target, TargetKind::File, Access::Read);
         }
-        mounts._drafts.extend(draft);
+        mounts.drafts.extend(draft);
         Ok(())
     }
 
