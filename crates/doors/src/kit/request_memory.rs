@@ -260,7 +260,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_in_many_pieces_is_the_same_and_not_larger_than_it_may_be() {
-        let pieces = || ["one", "", "two", "three"].map(|text| Ok::<_, Infallible>(text));
+        let pieces = || ["one", "", "two", "three"].map(Ok::<_, Infallible>);
         let body = || Body::from_stream(stream::iter(pieces()));
         assert_eq!(collect(body(), 11, too_large).await.expect("whole"), "onetwothree");
         assert!(matches!(collect(body(), 10, too_large).await, Err(Refusal::BodyTooLarge)));
