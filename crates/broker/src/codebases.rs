@@ -44,7 +44,9 @@ use sandkeep_storage::{Base, Quota};
 use sandkeep_store::{SqliteStore, StoreError};
 use sandkeep_tree::{Ids, Root};
 
-pub(crate) use mounting::{adopt, is_served, mounts, replace_served, served_alone, wanted};
+pub(crate) use mounting::{
+    adopt, is_served, mounts, replace_served, served_alone, served_now, wanted,
+};
 pub(crate) use serving::end as end_server;
 
 /// The part of a volume that is the codebase.

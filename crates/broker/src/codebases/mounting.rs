@@ -128,6 +128,11 @@ pub(crate) fn served_alone(terms: &Terms) -> ServedBy {
     }
 }
 
+/// How the server of a running sandbox serves, if it has one.
+pub(crate) fn served_now(shared: &Shared, id: &SandboxId) -> Option<ServedBy> {
+    shared.codebases.serving.of(id).map(|served| served.by())
+}
+
 /// Whether a server keeps the rules of a running sandbox.
 pub(crate) fn is_served(shared: &Shared, id: &SandboxId) -> bool {
     shared.codebases.serving.of(id).is_some()

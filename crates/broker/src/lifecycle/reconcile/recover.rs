@@ -119,6 +119,7 @@ impl Supervisor {
         match self.reconnect().await {
             Ok(guest) => {
                 info!(id = %self.id(), "adopted a running sandbox");
+                handle.set_served(codebases::served_now(&self.shared, self.id()));
                 self.reopen_network(handle).await;
                 self.rejoin(handle, guest).await;
                 let shared = Arc::clone(&self.shared);
