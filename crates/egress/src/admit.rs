@@ -33,6 +33,7 @@ impl Gateway {
     /// admitted.
     pub async fn admit(
         &self,
+        organization: &str,
         rules: &Rules,
         host: &str,
         port: u16,
@@ -42,7 +43,8 @@ impl Gateway {
             Err(_) => Host::Name(host.trim_end_matches('.').to_ascii_lowercase()),
         };
         let (shared, nobody) = (Arc::clone(self.shared()), Arc::new(Nobody));
-        let sandbox = Sandbox::new(SandboxId::random(), shared, rules.clone(), nobody);
+        let who = (SandboxId::random(), shared.tenants.of(organization));
+        let sandbox = Sandbox::new(who, shared, rules.clone(), nobody);
         let shown = host.to_string();
         let reach = match sandbox.rules().find(&host, port) {
             Finding::Allowed(allowed) => allowed.reach,
@@ -105,20 +107,20 @@ mod tests {
         let all = rules(&json!(["own.test:1", "meta.test", "none.test", "169.254.169.254"]));
         let strict = gateway(Admin::default());
         for (host, port) in [("own.test", 1), ("meta.test", 443), ("169.254.169.254", 80)] {
-            let refused = strict.admit(&all, host, port).await;
+            let refused = strict.admit("acme", &all, host, port).await;
             assert!(matches!(refused, Err(NotAdmitted::Refused(_))), "{host}: {refused:?}");
         }
-        let other = strict.admit(&all, "own.test", 2).await;
+        let other = strict.admit("acme", &all, "own.test", 2).await;
         assert!(matches!(other, Err(NotAdmitted::Unlisted { .. })), "{other:?}");
-        let unknown = strict.admit(&all, "none.test", 443).await;
+        let unknown = strict.admit("acme", &all, "none.test", 443).await;
         assert!(matches!(unknown, Err(NotAdmitted::Unknown(_))), "{unknown:?}");
         let ranges = vec!["127.0.0.0/8".parse().expect("a range")];
         let open = Admin { ranges: ranges.clone(), ..Admin::default() };
-        let found = gateway(open).admit(&all, "OWN.test.", 1).await.expect("it is allowed");
+        let found = gateway(open).admit("acme", &all, "OWN.test.", 1).await.expect("it is allowed");
         assert_eq!(found, ["127.0.1.1:1".parse().expect("an address")]);
         let ceiling: Network = serde_json::from_value(json!({ "allow": ["a.test"] })).expect("one");
         let bounded = Admin { ranges, ceiling: Some(ceiling), ..Admin::default() };
-        let over = gateway(bounded).admit(&all, "own.test", 1).await;
+        let over = gateway(bounded).admit("acme", &all, "own.test", 1).await;
         assert!(matches!(over, Err(NotAdmitted::Denied { .. })), "{over:?}");
     }
 }

@@ -95,7 +95,7 @@ pub(crate) struct Shared {
     pub(crate) resolver: Arc<dyn Resolve>,
     pub(crate) times: Times,
     pub(crate) lookups: Arc<Semaphore>,
-    tenants: Tenants,
+    pub(crate) tenants: Tenants,
     pub(crate) authority: Authority,
     client: OnceLock<Arc<ClientConfig>>,
     /// All connections that there may be.

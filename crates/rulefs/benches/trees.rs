@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode as FileMode, OFlags};
 use rustix::mount::{UnmountFlags, unmount};
 use sandkeep_core::rules::{RulePreset, Rules, RulesDraft};
-use sandkeep_rulefs::{Ids, Mode, Server, Start};
+use sandkeep_rulefs::{Ids, Mode, Server, Start, Writers};
+use sandkeep_sys::board::Board;
 
 const SERVER: &str = "serve-a-directory";
 const ROUNDS: usize = 3;
@@ -80,12 +81,15 @@ fn measure(dir: &Path, [bare, tree, mounted]: &[PathBuf; 3], mode: Mode, rules: 
     let runtime = tokio::runtime::Runtime::new().expect("threads can be started");
     let home = rustix::fs::open(dir, OFlags::DIRECTORY, FileMode::empty()).expect("it was made");
     let command = [OsString::from("/proc/self/exe"), OsString::from(SERVER)];
+    let board = Board::create().expect("memory can be shared");
     let start = Start {
         command: &command,
         tree,
         rules,
         mode,
         ids: Ids::SAME,
+        board: &board,
+        writers: Writers::Tell,
         home: home.as_fd(),
         socket: "rulefs",
     };

@@ -84,7 +84,8 @@ impl Supervisor {
         let recorder = Arc::new(CloneRecorder { sandbox, trouble: Mutex::default() });
         let gateway = &self.shared.network.gateway;
         let told = Arc::clone(&recorder) as Arc<dyn Recorder>;
-        let attachment = gateway.open(self.id().clone(), sockets, rules, told);
+        let organization = &self.meta.owner.organization;
+        let attachment = gateway.open(self.id().clone(), organization, sockets, rules, told);
         let attachment = attachment.map_err(|error| self.no_gateway(error))?;
         Ok(CloneNetwork { attachment, recorder })
     }

@@ -69,7 +69,7 @@ pub async fn open(
         }
         Origin::Upload(id) => Ok(Opened::Archive(shared.uploads.find(who, id)?)),
         Origin::Git(url) if url.transport() == Transport::Https => {
-            let remote = remote(shared, url, network).await?;
+            let remote = remote(shared, who, url, network).await?;
             Ok(Opened::Remote(Box::new(remote)))
         }
         Origin::Git(url) => {
@@ -83,14 +83,19 @@ pub async fn open(
 }
 
 /// Checks that a sandbox with this policy could be given the way to a remote repository.
-async fn remote(shared: &Shared, url: &GitUrl, beside: &Network) -> Result<Remote, Error> {
+async fn remote(
+    shared: &Shared,
+    who: &Principal,
+    url: &GitUrl,
+    beside: &Network,
+) -> Result<Remote, Error> {
     let wrong = |problem: String| Error::SourceInvalid { problem };
     let place = reqwest::Url::parse(url.url()).map_err(|error| wrong(error.to_string()))?;
     let port = place.port_or_known_default().unwrap_or(HTTPS);
     let host = place.host_str().unwrap_or_default();
     let rules = shared.network.rules_of_clone(host, port, beside)?;
     let gateway = &shared.network.gateway;
-    match gateway.admit(&rules, host, port).await {
+    match gateway.admit(&who.organization, &rules, host, port).await {
         Ok(_) => {}
         Err(unknown @ NotAdmitted::Unknown(_)) => {
             return Err(Error::SourceUnavailable { problem: unknown.to_string() });
