@@ -1,9 +1,9 @@
 //! Builds the programs that run inside sandboxes, static and small, and leaves them where `guest::image` and
 //! `doctor::battery` embed them from.
 //!
-//! It is a cargo build of its own, with its own target directory: another target triple, another
-//! profile, and no wait for the lock of the build that runs this script. Whatever steers the outer
-//! build (flags, wrappers, clippy) does not reach the inner one.
+//! It is a cargo build of its own, with its own target directory: another target triple, another profile, and no wait
+//! for the lock of the build that runs this script. Settings of the outer build (flags, wrappers, clippy) do not reach
+//! the inner one.
 
 use std::env;
 use std::ffi::OsStr;

@@ -56,7 +56,7 @@ impl Files {
         self.dir.join(format!("{first:020}{SUFFIX}"))
     }
 
-    /// The first records of all files, in order. What is named otherwise is none of them.
+    /// The first records of all files, in order. Files with other names are ignored.
     pub fn list(&self) -> io::Result<Vec<u64>> {
         let number = |name: &String| {
             let digits = name.strip_suffix(SUFFIX)?;

@@ -11,7 +11,8 @@
 //!
 //! A record is in the page cache when `record` returns, so it survives the death of the daemon. Every line has the
 //! SHA-256 of its record and of the hash before it: nobody can change, remove or insert a record without computing all
-//! later hashes anew. Whoever can write the files can do that, so the newest hash is shown, to be noted elsewhere.
+//! later hashes anew. Anyone who can write the files can compute them, so the newest hash is shown and can be noted
+//! elsewhere.
 //!
 //! Several processes may append: a lock on `<data>/audit/lock` orders them. Only the daemon begins and removes files.
 

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A full disk neither ends the daemon nor keeps it from starting: a log that cannot be opened is tried again with
-//! every record. What could not be written is counted, and said in the log by a gap as soon as there is space.
+//! every record. Records that could not be written are counted, and the log reports the gap as soon as there is space.
 
 mod tail;
 
@@ -339,7 +339,7 @@ impl AuditLog {
         Ok(())
     }
 
-    /// Removes what is over the bounds, after it was said. What fails is tried again the next time.
+    /// Removes what is over the bounds, after it was said. A removal that fails is tried again the next time.
     fn expire(&self, tail: &mut Tail) {
         if let Err(error) = tail.expire(&self.files, self.options.bounds) {
             tracing::warn!(%error, "expired files of the audit log cannot be removed");

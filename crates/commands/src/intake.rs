@@ -19,7 +19,7 @@ pub struct Intake {
     readers: TaskTracker,
     /// No more messages.
     closing: CancellationToken,
-    /// What is not answered by now is answered that it will not be.
+    /// Cancelled when there is no more time: the rest is answered with an error.
     ending: CancellationToken,
 }
 

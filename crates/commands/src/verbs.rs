@@ -166,7 +166,7 @@ impl Shared {
             Ok(prepared) => prepared,
             Err(refusal) => return replier.whole(refused(&refusal, &subject)).await,
         };
-        // Who shows a credential is who it says, wherever the message comes from.
+        // A credential identifies the caller, wherever the message comes from.
         let vouched = vouched.filter(|_| !incoming.has_credential).cloned();
         let limit = incoming.timeout.unwrap_or(COMMAND_MAX).min(COMMAND_MAX);
         let deadline = tokio::time::Instant::now() + limit;
@@ -218,7 +218,7 @@ fn refused(refusal: &Refusal, subject: &str) -> Response {
     problem::answer(problem.status, &problem)
 }
 
-/// What tells tools that this service is there.
+/// Tells tools that this service is there.
 struct Presence(Arc<Shared>);
 
 impl Work for Presence {

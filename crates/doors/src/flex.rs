@@ -7,8 +7,8 @@
 //!   process    ours; Address is a socket of this host that holds connections until the process listens
 //! ```
 //!
-//! As in Flex, fields that it does not know are ignored, and a tool that fails is a normal answer. What differs is in
-//! docs/guides/flex.md.
+//! As in Flex, fields that it does not know are ignored, and a tool that fails is a normal answer. docs/guides/flex.md
+//! lists the differences.
 
 mod arguments;
 #[cfg(any(test, feature = "fuzzing"))]

@@ -75,7 +75,7 @@ impl Dialect for Rest {
         "rest"
     }
 
-    /// What is sent to a server inside is that server's, whatever its method.
+    /// A request to a server inside concerns that server alone, whatever its method.
     fn effect(&self, request: &Request) -> Effect {
         let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
         match described::is_proxied(route) {

@@ -101,8 +101,8 @@ async fn tls(flow: Flow, mut inside: Stream, site: Site, first: Vec<u8>) {
     }
 }
 
-/// Whether a ClientHello is for the destination. What it encrypts cannot be read: without termination, a server that
-/// serves several hosts may serve another one. So the name that is not encrypted must be right.
+/// Whether a ClientHello is for the destination. An encrypted ClientHello cannot be read: without termination, a server
+/// that serves several hosts may serve another one. So the name that is not encrypted must be right.
 fn check_name(flow: &Flow, site: &Site, hello: &ClientHello) -> Result<(), Refusal> {
     let said = hello.name.as_deref();
     match (&site.host, said) {

@@ -36,7 +36,7 @@ impl Rate {
     }
 }
 
-/// Spreads bytes over time. Whoever sent some waits until they are paid for, so that all who share it take turns.
+/// Spreads bytes over time. A sender waits until its bytes are paid for, so that all senders take turns.
 #[derive(Debug)]
 pub(crate) struct Pace {
     free_at: Mutex<Instant>,

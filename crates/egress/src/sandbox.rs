@@ -321,7 +321,7 @@ fn stays(goes: &Goes, before: &Compiled, now: &Compiled) -> bool {
         Finding::Unlisted => match now.on_deny {
             OnDeny::Refuse => false,
             OnDeny::Ask => goes.basis == Basis::Once,
-            // What is not public passes only by an entry.
+            // Addresses that are not public need an entry.
             OnDeny::Audit => goes.reach == Reach::Public,
         },
         Finding::Allowed(allowed) => {

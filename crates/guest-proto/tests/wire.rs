@@ -261,7 +261,7 @@ fn bytes_after_a_message_in_its_frame_are_refused() {
     assert_eq!(reader.next_message::<Op>(), Err(DecodeError::Malformed));
 }
 
-/// What is copied as a block is on the wire what it would be otherwise.
+/// A block copy has the same bytes on the wire as an encoding field by field.
 #[test]
 fn blocks_are_encoded_as_messages_are() {
     for len in [0, 1, 127, 128, 300, 16_384, CHUNK_MAX] {

@@ -408,7 +408,7 @@ impl<F: Feed> Pump<F> {
         self.metrics.behind.set(i64::try_from(behind).unwrap_or(i64::MAX));
     }
 
-    /// What is in flight may still arrive.
+    /// Messages in flight may still arrive.
     async fn finish(mut self, inbox: &str, answers: &mut Subscriber) {
         let rest = async {
             while !self.sent.is_empty() {

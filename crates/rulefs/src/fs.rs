@@ -207,7 +207,7 @@ impl Filesystem {
         Ok(Answer::Nothing)
     }
 
-    /// Whatever makes records useless is followed by the kernel's forgetting, sooner or later.
+    /// The kernel forgets unused nodes sooner or later, and their records go with them.
     fn tidy(&self, locked: &mut Locked) {
         if locked.table.has_long_journal() {
             self.rewrite_journal(locked);

@@ -270,7 +270,7 @@ impl Kept {
             quick = if started.elapsed() < limits::RULEFS_SETTLED { quick + 1 } else { 0 };
             takeovers += 1;
             if quick == limits::RULEFS_TAKEOVERS_MAX {
-                // Whatever kills it comes again; without a keeper, whoever waits gets an error.
+                // The cause of death would come again; without a keeper, whoever waits gets an error.
                 return Err((
                     "keep a server alive",
                     io::Error::from_raw_os_error(libc::ECONNABORTED),

@@ -142,7 +142,7 @@ pub struct Plan {
     /// `meta.json` there.
     pub home: PathBuf,
     pub lifetime: Lifetime,
-    /// What it sends out is caught for [`Runtime::network`]; otherwise there is nothing but its own loopback.
+    /// Its outgoing connections are caught for [`Runtime::network`]; otherwise there is nothing but its own loopback.
     pub network: bool,
     /// Trees besides its own and its template's, in this order. Only with [`Capabilities::mounts`].
     pub mounts: Vec<PlannedMount>,

@@ -56,8 +56,8 @@ impl Runtime for MissingRuntime {
     }
 
     async fn destroy(&self, _: &SandboxId) -> Result<(), RuntimeError> {
-        // What an earlier daemon left with a missing runtime cannot be reached from here; reporting it as removed would
-        // be a lie.
+        // A sandbox that an earlier daemon left with a missing runtime cannot be reached from here; reporting it as
+        // removed would be a lie.
         self.refuse("destroy")
     }
 

@@ -295,7 +295,7 @@ pub trait Storage: Send + Sync {
     async fn remove_layer(&self, layer: &LayerKey) -> Result<(), StorageError>;
 
     /// Opens a snapshot that is not of this storage, but in its pool, in constant time. It must not be one of any data
-    /// directory's own datasets. What a crash leaves is removed when the storage is opened.
+    /// directory's own datasets. The remains of a crash are removed when the storage is opened.
     async fn foreign(&self, _snapshot: &DatasetSnapshot) -> Result<ForeignTree, StorageError> {
         let what = "open snapshots of datasets";
         Err(StorageError::Unsupported { storage: self.name(), what })
@@ -308,7 +308,7 @@ pub trait Storage: Send + Sync {
     async fn tend(&self, id: Option<&SandboxId>) -> Result<(), StorageError>;
 
     /// Waits, not for long, until what was removed before is free again: some filesystems clear up by themselves, and
-    /// until then say that they are full. Whoever finds no space may call it and try again.
+    /// until then say that they are full. A caller that finds no space may call this and try again.
     async fn reclaim(&self) -> Result<(), StorageError> {
         Ok(())
     }

@@ -21,7 +21,7 @@
 //! ZFS would unmount the clones of it, under the sandboxes that run there.
 //!
 //! Invariant: a volume, a snapshot or a layer is created and removed by one command, and is as durable as the pool when
-//! that returns. What a crash leaves between two commands is removed when the storage is opened.
+//! that returns. The remains of a crash between two commands are removed when the storage is opened.
 //!
 //! Limits: the layers' own data does not count. If the sandbox removes a file of a layer, it gains that much room.
 

@@ -1,8 +1,8 @@
 //! The memory of TCP: one counter for the whole host, whatever network namespaces there are. Past its maximum nobody's
 //! connections work.
 //!
-//! The kernel charges a connection to a control group only when it is accepted. What was sent into one that nobody has
-//! accepted counts to no sandbox, so that somebody has to look who has how much.
+//! The kernel charges a connection to a control group only when it is accepted. Bytes sent into one that nobody has
+//! accepted count to no sandbox, so the daemon has to look at who holds how much.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -37,7 +37,7 @@ pub fn queued_bytes(instance: &str) -> io::Result<HashMap<String, u64>> {
     let (mut queued, mut seen) = (HashMap::new(), HashSet::new());
     for entry in fs::read_dir("/proc")? {
         let process = entry?.path();
-        // What cannot be read is gone, or no process.
+        // An entry that cannot be read has ended, or is no process.
         let Ok(groups) = fs::read_to_string(process.join("cgroup")) else { continue };
         let Some(sandbox) = sandbox_in(&groups, instance) else { continue };
         let Ok(network) = fs::read_link(process.join("ns/net")) else { continue };

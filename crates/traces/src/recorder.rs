@@ -147,7 +147,7 @@ impl Recorder {
             let is_request = || metadata.fields().field(REQUEST_FIELD).is_some();
             metadata.is_span() && (is_request() || (exports && metadata.target() == STEPS))
         });
-        // Whatever is below costs a comparison, as without this layer.
+        // Lower levels cost a comparison, as without this layer.
         filter.with_max_level_hint(if exports { LevelFilter::DEBUG } else { LevelFilter::INFO })
     }
 }

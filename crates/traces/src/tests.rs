@@ -47,7 +47,7 @@ async fn steps_are_below_the_request_that_led_to_them_also_in_other_tasks() {
                 .await;
         assert!(failed.is_err());
     };
-    // What is instrumented keeps its span open; the step ends all the same.
+    // Instrumented code keeps its span open; the step ends all the same.
     let kept = span.clone();
     tracing::Instrument::instrument(inner, span).await;
     drop((outer, asked));

@@ -278,8 +278,8 @@ impl Planning<'_> {
                 break;
             }
         }
-        // What goes goes first, from within; then all comes, from without; modes are set when nothing more is
-        // written into a directory.
+        // Removals come first, from within; then all comes, from without; modes are set when nothing more is written
+        // into a directory.
         let rank = |step: &Step| match step.act {
             Act::Remove | Act::RemoveDirectory => 0,
             Act::MakeDirectory { .. } | Act::Write { .. } | Act::Link { .. } => 1,

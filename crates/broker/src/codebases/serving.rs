@@ -246,7 +246,7 @@ fn watch(shared: &Arc<Shared>, id: &SandboxId, codebase: &CodebaseMount, served:
                 }
             }
         }
-        // Whoever stops it has taken it out before.
+        // A server that is stopped on purpose has been taken out before.
         if !shared.codebases.serving.forget(&id, &served) {
             return;
         }

@@ -120,7 +120,7 @@ impl PoolRoom {
             return Ok(());
         }
         self.unseen.store(0, Ordering::Relaxed);
-        // What was written a moment ago is in memory, and the pool does not count it yet.
+        // Bytes written a moment ago are still in memory, and the pool does not count them yet.
         self.look(|free| free.min(self.first.get_or_init(|| free).saturating_sub(written)))
     }
 

@@ -1,4 +1,4 @@
-//! Tells of files that were changed from outside, or by tools that work on files. What a command changes is not known.
+//! Tells of files that were changed from outside, or by tools that work on files. Changes by commands are not known.
 
 use toolbox::{Operation, RawPath};
 

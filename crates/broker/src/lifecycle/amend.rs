@@ -89,7 +89,7 @@ impl Supervisor {
             if served && state == State::Running {
                 codebases::replace_served(&self.shared, self.id(), &terms).await?;
             } else if state != State::Stopped {
-                // What mounts keep stays as it is while something runs on them.
+                // Rules that mounts enforce stay as they are while something runs on the mounts.
                 let id = self.id().clone();
                 return Err(Error::WrongState {
                     id,

@@ -56,7 +56,7 @@ impl Supervisor {
                 within(step!("runtime.freeze"), self.runtime.freeze(self.id())).await?;
                 Ok(Quiesced::Frozen)
             }
-            // Whatever went wrong, no part of it may still be running.
+            // After any failure, no part of it may still be running.
             State::Failed => {
                 within(step!("runtime.stop"), self.runtime.stop(self.id(), Duration::ZERO)).await?;
                 Ok(Quiesced::AtRest)

@@ -46,7 +46,7 @@ impl Supervisor {
         failpoint!("start.after_intent");
         let launched = async {
             if before == State::Failed {
-                // Whatever went wrong, no part of it may still be running.
+                // After any failure, no part of it may still be running.
                 within(step!("runtime.stop"), self.runtime.stop(self.id(), Duration::ZERO)).await?;
             }
             self.prepare_launch().await?;

@@ -215,7 +215,7 @@ impl Supervisor {
         debug!(id = %self.id(), command = command.name(), "carrying out a command");
         let step = self.step(&command);
         let span = step.span().clone();
-        // What follows the answer, such as writing metadata, belongs to it, too.
+        // Work that follows the answer, such as writing metadata, belongs to it, too.
         self.done(command).instrument(span).await
     }
 
@@ -392,7 +392,7 @@ impl Supervisor {
             done = &mut work => return done,
             () = self.destroy_awaited() => {}
         }
-        // What waits for a thread has nothing yet that could be broken off.
+        // Work that waits for a thread cannot be broken off yet.
         let mut again = tokio::time::interval(limits::BREAK_OFF_EVERY);
         loop {
             tokio::select! {

@@ -1,5 +1,5 @@
-//! A command that keeps the key for secrets: `PROGRAM encrypt` and `PROGRAM decrypt`, each from stdin to stdout. What
-//! the first prints is stored; the second gets it when the key is needed for the first time.
+//! A command that keeps the key for secrets: `PROGRAM encrypt` and `PROGRAM decrypt`, each from stdin to stdout. The
+//! output of the first is stored; the second gets it when the key is needed for the first time.
 
 use std::io;
 use std::path::PathBuf;

@@ -258,7 +258,7 @@ impl Carrier {
         if let Err(problem) = check_peer(&outside, client) {
             return warn!(id = %handle.id, %port, "a connection was refused: {problem}");
         }
-        // Whoever uses it writes what is whole already.
+        // Its users write complete messages.
         let _ = outside.set_nodelay(true);
         let mut inside = match self.reach(&shared).await {
             Ok(inside) => inside,

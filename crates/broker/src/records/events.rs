@@ -187,7 +187,7 @@ impl EventLog {
         }
     }
 
-    /// What a write that failed has left is overwritten by the next one.
+    /// The next write overwrites the remains of a failed one.
     fn write_once(&self, writer: &mut Writer, seq: EventSeq, line: &[u8]) -> io::Result<()> {
         if writer.len >= self.bounds.segment_bytes {
             self.rotate(writer, seq)?;
@@ -229,8 +229,8 @@ impl EventLog {
         *self.last.borrow()
     }
 
-    /// What of the log was read up to this place by an earlier daemon is read on from here. A place that this log never
-    /// came to is one of a log that was lost.
+    /// A consumer that an earlier daemon had brought to this place goes on from here. A place that this log never came
+    /// to is one of a log that was lost.
     pub fn place_of_earlier(&self, saved: EventSeq) -> EventSeq {
         if saved <= self.opened_at { saved } else { EventSeq::START }
     }

@@ -18,7 +18,7 @@ fn points(verb: &str) -> impl Iterator<Item = &'static str> {
     failpoint::ALL.iter().copied().filter(move |name| name.starts_with(&prefix))
 }
 
-/// Whatever a crash left, destroy succeeds, and then nothing is left.
+/// After any crash, destroy succeeds and leaves nothing.
 async fn ends_well(world: &World, broker: Broker, point: &str) {
     events_are_true(&broker, point).await;
     for view in list(&broker).await {

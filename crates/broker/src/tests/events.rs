@@ -176,7 +176,7 @@ async fn the_end_of_an_exec_is_told_once_wherever_the_daemon_dies() {
         while let Ok(Delivery::Event(event)) = told.next().await
             && !ended(&event)
         {}
-        // Whatever else the new daemon has to say comes before this.
+        // All other events of the new daemon come before this one.
         broker.stop(&me(), &id).await.expect("it stops");
         assert_eq!(all(&broker).iter().filter(|event| ended(event)).count(), 1, "{point}");
         events_are_true(&broker, point).await;

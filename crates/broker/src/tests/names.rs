@@ -56,7 +56,7 @@ async fn a_taken_name_is_refused_with_the_id_of_its_holder_and_only_within_its_o
     broker.create(&ann, elsewhere).await.expect("another project's");
     assert_eq!(broker.resolve(&bob, "web").await.expect("his own"), bobs.id);
     assert_eq!(broker.resolve(&ann, "web").await.expect("that of her own project"), first.id);
-    // Whoever sees all of them has to say which one is meant.
+    // An administrator sees all of them and has to say which one is meant.
     let ambiguous = broker.resolve(&me(), "web").await;
     assert!(
         matches!(&ambiguous, Err(Error::NameAmbiguous { ids, .. }) if ids.len() == 3),

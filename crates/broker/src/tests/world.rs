@@ -262,7 +262,7 @@ impl Volumes {
         self.held.lock().expect("no test panics with it")
     }
 
-    /// What a command inside would have done.
+    /// Does what a command inside would have done.
     pub fn write(&self, id: &SandboxId, content: u64) {
         *self.held().volumes.get_mut(id).expect("a volume") = content;
     }

@@ -251,7 +251,7 @@ impl Worker {
         self.save(Row { disabled: Some(reason), ..self.webhook.row() }).await;
     }
 
-    /// What cannot be written holds until the daemon ends. The next one finds out again.
+    /// A row that cannot be written holds until the daemon ends. The next one finds out again.
     async fn save(&self, row: Row) {
         if let Err(error) = row.write(&self.shared).await {
             warn!(id = %row.id, %error, "cannot save the state of a webhook");

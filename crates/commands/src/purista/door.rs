@@ -1,4 +1,4 @@
-//! The commands, as a door that only messages can come through. What comes before a handler and after it is the kit's.
+//! The commands, as a door that only messages can come through. The kit does everything before and after a handler.
 //!
 //! ```text
 //!   create, ensure   400 → 401 → 403 → 409

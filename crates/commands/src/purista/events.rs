@@ -91,7 +91,7 @@ async fn message(
             if view.as_ref().is_some_and(owner::is_ours) {
                 known.insert(id.clone());
             }
-            // Whoever made it was told.
+            // Its creator has the answer to its request.
             false
         }
         EventKind::SandboxDestroyed { labels, .. } => known.remove(id) || is_marked(labels),

@@ -13,7 +13,7 @@ use toolbox::{Parents, RawPath, WriteFile, Written};
 use super::door::{Failed, Fault};
 use super::workspace::absolute;
 
-/// A file as text. What is not UTF-8 is replaced.
+/// A file as text. Bytes that are not UTF-8 are replaced.
 pub async fn read(
     broker: &Broker,
     who: &Principal,

@@ -86,7 +86,7 @@ impl Micro {
         Some(merged(own, about).to_string())
     }
 
-    /// All endpoints. What is counted is counted by verb, whoever asked, so it is shown once.
+    /// All endpoints. Requests are counted by verb, for all callers together, so the counts are shown once.
     fn listed(&self, more: impl Fn(&Counts) -> Value) -> Vec<Value> {
         let endpoints = self.endpoints();
         let nothing = Counts::default();

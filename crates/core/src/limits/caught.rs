@@ -1,9 +1,9 @@
-//! What is caught in the network namespace of a sandbox with a way out.
+//! Limits of the connections that are caught in the network namespace of a sandbox with a way out.
 
 /// Connections that wait to be accepted; the namespace's `somaxconn` allows no more.
 pub const CAUGHT_BACKLOG: i32 = 512;
 
-/// Receive buffer of a caught connection on the daemon's side. What the sandbox sends and nobody reads is charged to no
+/// Receive buffer of a caught connection on the daemon's side. Unread bytes that the sandbox sent are charged to no
 /// control group.
 pub const CAUGHT_RECEIVE_BYTES: usize = 64 * 1024;
 

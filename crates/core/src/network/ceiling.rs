@@ -1,6 +1,6 @@
 //! An admin's ceiling: the widest policy that a tenant may ask for. A policy is within it if each of its entries is
-//! covered by one entry of the ceiling. What the ceiling denies stays denied under every policy, and its limits are
-//! maxima; whoever compiles a policy applies both.
+//! covered by one entry of the ceiling. Destinations that the ceiling denies stay denied under every policy, and its
+//! limits are maxima; whoever compiles a policy applies both.
 
 use super::entry::{Entry, IpRange, Target};
 use super::host::DEFAULT_PORTS;

@@ -109,7 +109,7 @@ fn a_hidden_directory_hides_what_is_below_except_for_rules_of_a_higher_priority(
     assert!(high.decide("private").may_lead_on);
     assert_eq!(of(&high, "private/ok"), Write);
     assert_eq!(of(&high, "private/other"), None);
-    // What was opened does not open everything: the rule for all is below the one that hides.
+    // A rule that opens one level does not open all: the rule for all is below the one that hides.
     let deep = rules(&[("**/*", Read, 0), ("p/**", None, 5), ("p/*", View, 6)]);
     assert_eq!(of(&deep, "p/a"), View);
     assert_eq!(of(&deep, "p/a/b"), None);

@@ -123,7 +123,7 @@ proptest! {
                     | Trigger::HostRebooted | Trigger::Missing(_) | Trigger::Begin(Verb::Destroy)
             );
             assert!(!dropped || has_an_end, "{before:?} lost {operation} by {trigger:?}");
-            // Whatever replaces it is written or carried out, never only remembered.
+            // Its replacement is written or carried out, never only remembered.
             assert!(!dropped || *next != Next::Stay, "{before:?} {trigger:?}");
         });
     }

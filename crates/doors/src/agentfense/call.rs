@@ -76,7 +76,7 @@ where
     })
 }
 
-/// A call as JSON, whose request is the body. What the path names is put into it.
+/// A call as JSON, whose request is the body. Fields that the path names are added to it.
 pub fn asked<Q, A, F>(
     method: MethodFilter,
     call: fn(Scene, Q) -> F,

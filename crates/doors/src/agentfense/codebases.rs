@@ -29,7 +29,7 @@ use sandkeep_core::{Code, CodebaseName, CodebaseRef, api};
 pub fn named(id: &str) -> Result<CodebaseRef, Refusal> {
     match id {
         "" => Err(invalid("codebase_id", "it is required")),
-        // What cannot be a name names nothing.
+        // A text that cannot be a name names nothing.
         id => id.parse().map_err(|_| Error::CodebaseNotFound { text: id.to_owned() }.into()),
     }
 }

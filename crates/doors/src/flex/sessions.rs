@@ -41,7 +41,7 @@ pub fn session(view: View) -> Session {
     }
 }
 
-/// Flex knows no stopped sessions. What leads out of both is resume.
+/// Flex knows no stopped sessions. Resume leads out of both.
 fn state(state: SandboxState) -> &'static str {
     match state {
         SandboxState::Creating => "creating",

@@ -179,7 +179,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is sent, there is an answer and no panic.
+        /// Any bytes get an answer, and none cause a panic.
         #[test]
         fn garbage_is_refused_or_is_messages(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
             let mut read = BytesMut::from(&bytes[..]);

@@ -216,7 +216,7 @@ fn named_in(path: &str, route: &str) -> (Option<String>, Option<String>) {
     let (mut sandbox, mut rest) = (None, Vec::new());
     let mut before = "";
     for (part, template) in path.split('/').zip(route.split('/')) {
-        // What follows is a path of a server inside, which may hold anything.
+        // The rest is a path of a server inside, and may hold anything.
         if template.starts_with("{*") || template == "{path}" {
             break;
         }

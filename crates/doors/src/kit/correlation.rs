@@ -1,7 +1,7 @@
 //! `x-correlation-id`: on every answer, the caller's own if it sent a usable one, else a new one; and on
-//! every line that is logged for the request. Beside it, the request's place in a trace: a step of the caller's trace if
-//! it sent a valid `traceparent`, else the first step of a new one; the answer has it in the same header. What a caller sends goes into logs and headers, so it is short
-//! and visible ASCII, or it is replaced.
+//! every line that is logged for the request. Beside it, the request's place in a trace: a step of the caller's trace
+//! if it sent a valid `traceparent`, else the first step of a new one; the answer has it in the same header. The
+//! caller's value goes into logs and headers, so it must be short and visible ASCII; otherwise it is replaced.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

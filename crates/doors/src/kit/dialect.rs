@@ -59,8 +59,8 @@ pub fn effect_by_method(request: &Request) -> Effect {
     }
 }
 
-/// Puts an answer that is a refusal into words, as the last step before it is sent. What was said in its
-/// headers on the way here (`Allow`, `Retry-After`) stays.
+/// Puts an answer that is a refusal into words, as the last step before it is sent. Headers that were set on the way
+/// here (`Allow`, `Retry-After`) stay.
 pub fn in_words(dialect: &dyn Dialect, mut answer: Response, path: &str) -> Response {
     let Some(refusal) = answer.extensions_mut().remove::<Arc<Refusal>>() else { return answer };
     let (mut head, _) = answer.into_parts();

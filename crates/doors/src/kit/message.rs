@@ -1,5 +1,5 @@
 //! Requests that come as messages of a message server, and not over a connection. They take the same way as all others:
-//! gate, rates, handlers, dialect. What differs is who the sender is.
+//! gate, rates, handlers, dialect. Only the sender is found in another way.
 //!
 //! ```text
 //!   connection   its peer is the daemon's own user, or needs a credential

@@ -1,4 +1,4 @@
-//! The names in a path. What is no name of its kind names nothing, so it is not found like any other.
+//! The names in a path. A text that is not a valid name is answered as not found, like any other unknown name.
 //!
 //! A sandbox is named by its id or by its name. This is the one place where a name of a request becomes an id.
 

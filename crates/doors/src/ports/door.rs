@@ -284,7 +284,7 @@ impl PortDoor {
     }
 }
 
-/// What is sent to a server inside is that server's, so for us it is a read, whatever its method.
+/// A request to a server inside counts as a read, whatever its method: it changes nothing of ours.
 fn slip(log: &Arc<AuditLog>, host: &PortHost, request: &Request) -> Slip {
     let record = Record {
         door: "ports".to_owned(),

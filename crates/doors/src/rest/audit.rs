@@ -106,7 +106,7 @@ pub async fn read(
     let left = limit.unwrap_or(default);
     let mut place =
         AuditCursor { reader: Some(log.read_after(after)), filter, format, following, left };
-    // What cannot be read at all is a problem and no stream.
+    // If nothing can be read, the answer is a problem and no stream.
     let first = place.more().await.map_err(|error| unreadable(&error))?;
     let state = first.map(|first| (first, place));
     let lines = stream::unfold(state, |state| async move {

@@ -31,7 +31,7 @@ const PREFIX_SEGMENTS: usize = 7;
 /// What the routes of all ports begin with.
 pub const PREFIX: &str = "/api/v1/sandboxes/{id}/ports/{port}";
 
-/// All routes of ports. Whatever has no meaning of ours belongs to the server inside, with any method.
+/// All routes of ports. Paths without a meaning of ours belong to the server inside, with any method.
 pub fn routes(router: OpenApiRouter<Broker>) -> OpenApiRouter<Broker> {
     let (schemas, paths, sign) = routes!(sign);
     let router = router.routes(routes!(list)).routes((schemas, paths, sign.fallback(forward)));

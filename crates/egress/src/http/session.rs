@@ -191,7 +191,7 @@ impl Session {
         let authority = self.authority();
         let headers: &mut HeaderMap = request.headers_mut();
         remove_hop_by_hop(headers);
-        // Whoever reads the body says so.
+        // The reader of the body asks for it.
         headers.remove(header::EXPECT);
         if wants_websocket {
             set_websocket(headers);

@@ -28,7 +28,7 @@ use crate::{
     Attachment, FixedHosts, Gateway, Recorder, Resolve, Rules, Settings, Times, connection,
 };
 
-/// What happens at once takes less, whatever else the machine does.
+/// A bound for things that happen at once, also on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
 #[derive(Default)]

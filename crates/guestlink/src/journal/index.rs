@@ -270,7 +270,7 @@ impl JournalSpace {
         self.give_back(journal, 0);
     }
 
-    /// A journal keeps so many bytes of the account. Whoever comes second, or too late, gives nothing back.
+    /// A journal keeps so many bytes of the account. A second or late call gives nothing back.
     pub(super) fn give_back(&self, journal: &Journal, left_bytes: u64) {
         self.account.give(journal.let_go(left_bytes));
     }

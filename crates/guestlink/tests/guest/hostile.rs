@@ -1,4 +1,4 @@
-//! Whatever arrives on the socket, the guest keeps working.
+//! The guest keeps working after any bytes on the socket.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -406,7 +406,7 @@ fn a_key_changes_with_what_changes_the_files_and_with_nothing_else() {
         assert!(seen.insert(key(lines, files)), "{lines:?}");
     }
     assert_ne!(start, Key::of_layers(&[]));
-    // What is written in a record must mean the same to the next daemon.
+    // A record must mean the same to the next daemon.
     let pinned =
         start.after(&Effect::Directory(Directory { path: "/x".to_owned(), owner: None }), &[]);
     assert_eq!(

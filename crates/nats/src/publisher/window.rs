@@ -188,7 +188,7 @@ mod tests {
                     1 | 2 => flying.extend(window.take().map(|(ordinal, _)| ordinal)),
                     3 if !flying.is_empty() => {
                         let ordinal = flying.remove(dice.below(flying.len() as u64) as usize);
-                        // What a server gets twice it stores once.
+                        // The server stores a repeated message once.
                         let message = window.items.get(&ordinal).map(|item| item.message);
                         arrived.extend(message.filter(|message| !arrived.contains(message)));
                         if dice.below(3) > 0 {

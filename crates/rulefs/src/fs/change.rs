@@ -37,7 +37,7 @@ impl Filesystem {
             match permission.cmp(&before) {
                 std::cmp::Ordering::Less => replaced.lowered += 1,
                 std::cmp::Ordering::Greater => replaced.raised += 1,
-                // What it lists may be different.
+                // The directory's listing may be different.
                 std::cmp::Ordering::Equal if is_directory => {}
                 std::cmp::Ordering::Equal => continue,
             }

@@ -1,6 +1,6 @@
 //! From a node to its file: always beneath the root, one name at a time, never through a symbolic link or into another
-//! mount. What is found under a name must still be what the kernel was given; otherwise the answer is ESTALE, and the
-//! kernel looks the name up again.
+//! mount. The file under a name must still be the one that the kernel was given; otherwise the answer is ESTALE, and
+//! the kernel looks the name up again.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;

@@ -100,7 +100,7 @@ fn hard_links_made_outside_give_each_name_its_own_permission() {
             Errno::ACCESS
         );
         assert_eq!(fs::read(ground.at("r/a")).unwrap(), b"w/a");
-        // What is written through one name is soon seen through the other.
+        // A write through one name is soon seen through the other.
         writer.write_all(b"new").unwrap();
         crate::ground::wait_until("the other name shows it", || {
             fs::read(ground.at("r/a")).unwrap() == b"new"

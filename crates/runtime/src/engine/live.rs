@@ -19,7 +19,7 @@ use sandkeep_sys::{
 };
 use sandkeep_tree::Root;
 
-/// What the guest sees below its root as in the container's.
+/// Directories that the guest sees below its root as in the container's.
 const SHOWN_AGAIN: [&str; 2] = ["proc", "dev"];
 
 /// The uid of root in a container, which uses the host's ids.

@@ -19,7 +19,7 @@ pub struct CodebaseArgs {
 }
 
 impl CodebaseArgs {
-    /// What was named, and is then no field any more.
+    /// Takes the codebase's name out of the fields.
     pub fn take(&mut self) -> Option<String> {
         self.codebase.take()
     }

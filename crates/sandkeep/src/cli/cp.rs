@@ -93,7 +93,7 @@ async fn copy(
             Err(Failure::Usage { problem })
         }
         (End::Remote(source), local) => down::copy(client, &source, &local, guard, stop).await,
-        // What has arrived incompletely is dropped inside.
+        // The guest drops an incomplete file.
         (local, End::Remote(target)) => tokio::select! {
             done = up::copy(client, &local, &target) => done,
             () = stop.cancelled() => Err(Failure::Interrupted),

@@ -169,7 +169,7 @@ fn show(id: &SandboxId, result: &RaceResult) -> Result<(), Failure> {
         }
         return Ok(());
     }
-    // What a racer printed is most of what is known about why.
+    // The racer's output is the best hint at the cause.
     for racer in result.racers.iter().filter(|racer| racer.problem.is_some()) {
         let said = if racer.judge_output.is_empty() { &racer.output } else { &racer.judge_output };
         for line in said.lines() {

@@ -291,7 +291,7 @@ fn a_full_disk_refuses_changes_and_not_reads_and_keeps_no_daemon_from_starting()
 
     daemon.start_again(&Setup::default().env("SANDKEEP_AUDIT_ON_FULL", "continue"));
     disk.fill();
-    // What was allocated before may take some more records.
+    // Blocks that were allocated before may take some more records.
     until("a record is lost", Patience::Long, || {
         let id = daemon.create();
         daemon.destroy(&id);

@@ -170,7 +170,7 @@ fn exec_i_passes_stdin_on_as_it_comes_and_any_amount_of_it() {
     command.env("SANDKEEP_URL", daemon.url()).args(["exec", "-i", &id, "--", "wc", "-c"]);
     let ran = run_with_stdin(&mut command, &much);
     assert_eq!((ran.code, ran.stdout.trim()), (0, much.len().to_string().as_str()), "{ran:?}");
-    // Who does not want all of it is not held up by the rest, nor by one that never ends.
+    // A reader that stops early is not held up by the rest, nor by a stream that never ends.
     command = binary();
     command.env("SANDKEEP_URL", daemon.url()).args(["exec", "-i", &id, "--", "head", "-c", "3"]);
     assert_eq!(run_with_stdin(&mut command, &much).stdout, "xxx");

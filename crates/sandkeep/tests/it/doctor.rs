@@ -25,7 +25,7 @@ pub(crate) struct Doctor {
 impl Doctor {
     pub(crate) fn new() -> Self {
         let tmp = tempfile::tempdir().expect("a temp dir");
-        // Whatever a sandbox can reach, it shall not be for want of permission that it does not.
+        // The files are open to all, so that a failed attempt is not due to their permissions.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(tmp.path(), open).expect("it is ours");
         let data = tmp.path().join("data");
@@ -86,7 +86,7 @@ fn everything_holds_on_native() {
     assert!(battery["held"].as_u64() >= Some(50), "{battery:#}");
 }
 
-/// Those whose tools are installed. What cannot be used says why.
+/// Those whose tools are installed. A runtime that cannot be used says why.
 #[test]
 fn everything_holds_on_every_other_runtime_that_works_here() {
     crate::skip_if!(obstacle());
@@ -222,7 +222,7 @@ fn a_runtime_that_leaks_is_not_offered_until_it_holds() {
     assert!(reason.contains("host-file") && reason.contains("sandkeep doctor"), "{reason}");
     let (_, refused) = daemon.request("POST", "/api/v1/sandboxes", &json!({}));
     assert_eq!(refused["code"], "runtime_unusable", "{refused}");
-    // What runs is not taken away, but not started again either.
+    // Running sandboxes go on, but are not started again.
     assert_eq!(daemon.sh(&id, "echo alive").ok(), "alive");
     daemon.verb(&id, "stop");
     let (_, refused) =

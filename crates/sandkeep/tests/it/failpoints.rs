@@ -222,7 +222,7 @@ fn assert_whole_or_gone(
                     assert_usable(daemon, id, cloned, point);
                 }
             }
-            // Whoever lost the answer asks again, and there is still one.
+            // A client that lost the answer asks again, and there is still one.
             let left = others.into_iter().find(|id| settled(daemon, id).is_some());
             let (status, again) = create_once(daemon, point).expect("an answer");
             assert_eq!(status, 201, "{point}: {again}");

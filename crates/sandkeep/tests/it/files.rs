@@ -44,7 +44,7 @@ impl<'a> Place<'a> {
         head += "\r\n";
         let mut raw = Raw::open(self.daemon.address());
         raw.send(head.as_bytes());
-        // Who is refused early may not have read all of it.
+        // A server that refuses early may not have read all of it.
         let _ = std::io::Write::write_all(&mut raw.stream, body);
         raw.reply(method)
     }

@@ -220,7 +220,7 @@ fn who_has_no_key_is_told_so_in_the_words_of_the_protocol() {
     let answer = raw(daemon.address(), FRAMED, &frame(0, b"{}"));
     let answer = String::from_utf8_lossy(&answer).into_owned();
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("unauthenticated"), "{answer}");
-    // What is the caller's own is found by its name, and another's is not.
+    // A caller finds its own session by name, and nobody else's.
     for user in ["ann", "bob"] {
         let key =
             create_key(&daemon.data_dir(), "acme", user, &["--scope", "write", "--scope", "read"]);
@@ -261,7 +261,7 @@ fn garbage_in_frames_is_refused_and_the_daemon_goes_on() {
         let refused = answer.contains("invalid_argument") || answer.contains("resource_exhausted");
         assert!(answer.starts_with("HTTP/1.1 200") && refused, "{body:?}: {answer}");
     }
-    // Who leaves in the middle of a frame leaves nothing behind.
+    // A client that disconnects in the middle of a frame leaves nothing behind.
     let mut stream = TcpStream::connect(daemon.address()).expect("it listens");
     let head =
         format!("POST {STREAM} HTTP/1.1\r\nhost: localhost\r\n{FRAMED}content-length: 100\r\n\r\n");

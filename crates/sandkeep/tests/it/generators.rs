@@ -76,7 +76,7 @@ fn a_python_client_is_generated_of_all_that_there_is() {
     for complaint in ["WARNING", "Warning", "Unable", "omitted"] {
         assert!(!said.contains(complaint), "{said}");
     }
-    // What it could not read it would leave out.
+    // The generator leaves out definitions that it cannot read.
     for file in ["api/snapshots/race_sandbox.py", "models/sandbox.py", "models/event_exec_ended.py"]
     {
         assert!(place.path().join("client").join(file).exists(), "{file}: {said}");

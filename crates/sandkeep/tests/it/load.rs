@@ -195,7 +195,7 @@ impl Tenant {
         Ok(())
     }
 
-    /// What is in the file is its own, and no older than what was acknowledged.
+    /// The file has the sandbox's own text, and none older than the acknowledged one.
     fn reads(&self, daemon: &Daemon, id: &str, acknowledged: u64) -> io::Result<()> {
         let said = self.sh(daemon, id, "cat ~/own 2>/dev/null || echo none")?;
         let text = said["stdout"].as_str().unwrap_or_else(|| panic!("{said}")).trim();

@@ -25,7 +25,7 @@ fn missing() -> Option<&'static str> {
 /// Runs all checks of the client.
 fn check(arguments: &[&str], env: &[(&str, &str)]) {
     let mut client = Command::new(python());
-    // What the caller's own shell is set to must not decide a test.
+    // Variables of the caller's shell must not decide a test.
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("SANDKEEP_") {
             client.env_remove(name);

@@ -179,7 +179,7 @@ fn groups_that_only_a_killed_run_knew_of_go_when_they_are_empty() {
     let place = Place::new();
     let data = place.dir.path().join("sandkeep-run.killed");
     fs::create_dir(&data).expect("it is ours");
-    // Whoever is killed between making groups and noting down its sandbox leaves just this.
+    // A process that is killed between making groups and recording its sandbox leaves just this.
     let instance = "killedrun".to_owned() + &SandboxId::random().as_str()[2..9];
     fs::write(data.join("instance"), &instance).expect("it is ours");
     let hierarchy = sandkeep_sys::cgroup::open(&instance).expect("control groups");

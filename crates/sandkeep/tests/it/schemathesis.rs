@@ -31,7 +31,7 @@ fn no_request_finds_a_fault_or_an_undocumented_answer() {
 #[test]
 #[ignore = "slow: ./test --full runs it"]
 fn soak_no_request_finds_a_fault_or_an_undocumented_answer() {
-    // What its stateful phase gets to hangs on how fast the machine is, so the short run has none.
+    // The coverage of the stateful phase depends on the machine's speed, so the short run has none.
     search("examples,coverage,fuzzing,stateful", 600);
 }
 

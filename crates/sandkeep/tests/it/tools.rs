@@ -24,7 +24,7 @@ fn page(daemon: &Daemon, id: &str) -> u16 {
     Raw::open(daemon.address()).send(head.as_bytes()).reply("GET").status
 }
 
-/// What every sandbox shows of itself, whoever made it.
+/// Checks what every sandbox shows of itself, whoever made it.
 fn looks_like_any_other(daemon: &Daemon, id: &str) {
     let inside = "id -u; hostname; cat /proc/1/comm; ls /sys 2>&1 | wc -l; \
                   grep -c . /proc/net/dev; grep NoNewPrivs /proc/self/status | cut -f2; \

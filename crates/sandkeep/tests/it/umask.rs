@@ -7,8 +7,7 @@ use crate::skip_if;
 use crate::support::{Daemon, Engine, Kind, Setup, obstacle};
 use crate::tools::missing;
 
-/// Everything that somebody inside can see, with modes and owners. What is the host's is left out, and what the
-/// kernel makes.
+/// Everything that somebody inside can see, with modes and owners. Entries of the host and of the kernel are left out.
 const LISTING: &str = r"
 import os, stat
 shown = []

@@ -66,7 +66,7 @@ impl Somebody {
         let read = |path: &Path, file: &str| {
             String::from_utf8_lossy(&fs::read(path.join(file)).unwrap_or_default()).into_owned()
         };
-        // What it has forked may wear the badge as well, but is not the first of its namespace.
+        // Its children may have the same name, but are not the first of their namespace.
         let is_guest = |path: &Path| {
             let status = read(path, "status");
             let mut numbers = status.lines().filter(|line| line.starts_with("NSpid:"));

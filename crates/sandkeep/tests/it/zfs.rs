@@ -77,7 +77,7 @@ fn sandboxes_on_a_pool_live_through_a_crash_and_leave_nothing() {
     assert_eq!(pool.contents(), Vec::<String>::new(), "the pool is as it was");
 }
 
-/// What a sandbox is cloned from is what its forks are cloned from, too, and those go on.
+/// Forks are clones of the same origin as their sandbox, and outlive it.
 #[test]
 fn a_sandbox_whose_forks_run_is_rolled_back_and_destroyed() {
     let pool = pool!();

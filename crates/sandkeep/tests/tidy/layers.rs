@@ -95,7 +95,7 @@ const LAYERS: &[Layer] = &[
             "sandkeep_storage::DatasetSnapshot",
         ],
     },
-    // What doors share knows none of them.
+    // The doors' shared code knows none of them.
     Layer {
         room: "doors/kit",
         forbidden: &[
@@ -147,7 +147,7 @@ const LAYERS: &[Layer] = &[
         except: &[],
     },
     Layer { room: "broker", forbidden: &["sandkeep_sys::launcher", "axum", "hyper"], except: &[] },
-    // What went wrong is told by those who know nothing of each other.
+    // Rooms that do not know each other share these errors.
     Layer {
         room: "broker/error",
         forbidden: &["crate", "sandkeep_core::Principal", "axum", "hyper"],

@@ -230,7 +230,7 @@ impl Watch {
                             enough_since = Instant::now();
                         }
                         match (need, &pool.sizing) {
-                            // What was removed is free for others once it is committed.
+                            // Removed data is free for others once the removal is committed.
                             (Need::Data, _)
                                 if committed.elapsed() > limits::POOL_COMMIT_INTERVAL =>
                             {

@@ -11,7 +11,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use super::*;
 use crate::namespace;
 
-/// What happens at once takes less, whatever else the machine does.
+/// A bound for things that happen at once, also on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 
 /// A network namespace like a sandbox's; `None`, with the reason printed, where none can be made.

@@ -170,7 +170,7 @@ impl Process {
         let mut buffer = vec![0; MESSAGE_MAX_BYTES];
         loop {
             if let Err(error) = self.prepare_while_idle() {
-                // What could not be prepared is created, or refused, on request.
+                // Namespaces that could not be prepared are created, or refused, on request.
                 eprintln!("sandkeep launcher: cannot make namespaces ahead: {error}");
             }
             let (len, fds) = match socket::receive_with_fds(self.socket, &mut buffer) {

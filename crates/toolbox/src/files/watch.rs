@@ -163,7 +163,7 @@ impl Watch {
             let path = self.only.as_ref().map_or(directory.clone(), |only| directory.join(only));
             return vec![change(ChangeKind::Gone, &path)];
         }
-        // What is on its way to its place is told of when it gets there.
+        // A file that is still under its temporary name is reported when it gets its own.
         let unfinished = |name: &RawPath| name.as_bytes().starts_with(TEMPORARY.as_bytes());
         if name.as_ref().is_some_and(unfinished) || (self.only.is_some() && self.only != name) {
             return Vec::new();

@@ -253,7 +253,7 @@ impl<R: Read> Entries<R> {
         Ok(Entry { path, kind, attributes })
     }
 
-    /// Only files have content. Whatever size another entry declares, nothing follows it.
+    /// Only files have content. No content follows any other entry, whatever size it declares.
     fn file(&mut self, header: &Header, records: &Records) -> Result<Kind, ArchiveError> {
         let own = header.entry_size();
         let size = records.size_bytes.map_or(own, Ok);

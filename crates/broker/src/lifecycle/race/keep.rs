@@ -1,5 +1,5 @@
 //! Makes the files of a race's winner those of the sandbox, by the machinery of [`super::super::revert`]: only what
-//! differs is changed, and processes in the sandbox keep running. What tells machines apart stays the sandbox's own.
+//! differs is changed, and processes in the sandbox keep running. Files that identify a machine stay the sandbox's own.
 
 use std::sync::Arc;
 

@@ -31,7 +31,7 @@ proptest! {
         changed in proptest::collection::vec(act(), 0..16),
     ) {
         let root = rustix::process::geteuid().is_root();
-        // What overlays keep for themselves is in no archive.
+        // Overlays' own bookkeeping is in no archive.
         let own = |act: &Act| matches!(act, Act::Note(_, name) if name.starts_with(OVERLAY_ATTRIBUTES));
         let can = |act: &&Act| (root || !matches!(act, Act::Owner(..))) && !own(act);
         let (now, then) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -125,7 +125,7 @@ impl Position {
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let mut position = Self { path, acknowledged: EventSeq::START };
-                // What happens before the first acknowledgement is not skipped by the next daemon.
+                // The next daemon does not skip events that come before the first acknowledgement.
                 position.set(first())?;
                 Ok(position)
             }

@@ -160,7 +160,7 @@ impl Open {
         }
     }
 
-    /// The next whole lines before `end`; none if all have been read. What follows a damaged one is not looked at.
+    /// The next whole lines before `end`; none if all have been read. Lines after a damaged one are not read.
     fn lines(&mut self, end: u64) -> io::Result<Vec<segment::Line>> {
         loop {
             let before = self.offset;
@@ -215,7 +215,7 @@ pub struct Subscription {
     after: EventSeq,
     /// `None` while a thread reads.
     cursor: Option<Cursor>,
-    /// The thread that reads. Whoever waited for it may have left; what it reads is not lost.
+    /// The thread that reads. Its caller may have left; what it reads is not lost.
     under_way: Option<JoinHandle<(Cursor, io::Result<Vec<Delivery>>)>>,
     read: VecDeque<Delivery>,
     /// Everything up to this one has been handed over, or is in no file.

@@ -30,7 +30,7 @@ pub fn path(dir: &Path, first: EventSeq) -> PathBuf {
     dir.join(format!("{:020}{SUFFIX}", first.get()))
 }
 
-/// The first events of all files, in order. What is named otherwise is none of them.
+/// The first events of all files, in order. Files with other names are ignored.
 pub fn list(dir: &Path) -> io::Result<Vec<EventSeq>> {
     let number = |name: &String| name.strip_suffix(SUFFIX)?.parse().ok().map(EventSeq::new);
     let mut all: Vec<EventSeq> = names(dir)?.iter().filter_map(number).collect();

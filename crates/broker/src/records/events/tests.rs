@@ -124,7 +124,7 @@ fn the_oldest_files_go_and_a_reader_is_told_about_the_gap() {
     let kept = events(&log, EventSeq::new(oldest.get() - 1));
     assert_eq!(seqs(&kept), (oldest.get()..=500).collect::<Vec<_>>());
     assert_eq!(all.len(), kept.len() + 1, "one gap, then all that is kept");
-    // What the slow one has open it reads to its end, and then there is the same gap.
+    // The slow one reads the file that it has open to its end; then comes the same gap.
     let mut rest = Vec::new();
     while let Ok(batch) = slow.read(&log)
         && !batch.is_empty()

@@ -117,7 +117,7 @@ async fn a_command_reads_its_own_stdin_and_never_anothers() {
         assert_eq!(shell.says("cat; read x; echo \"$? $x\"").await, "1 \n");
         let ran = shell.run_with_stdin("read x; echo \"<$x>\"; cat", b"one\ntwo\nthree").await;
         assert_eq!(ran.out(), "<one>\ntwo\nthree");
-        // What a command has not read is gone.
+        // Input that a command has not read is gone.
         assert_eq!(shell.run_with_stdin("echo did not read", &[7; 100_000]).await.fate(), kept(0));
         assert_eq!(shell.run_with_stdin("cat", b"mine").await.out(), "mine");
         assert_eq!(shell.says("cat").await, "");

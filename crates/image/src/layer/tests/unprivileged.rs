@@ -48,6 +48,6 @@ fn child_that_writes_a_layer_without_root() {
     let meta = fs::metadata(world.root().join("d/a")).unwrap();
     assert_eq!((meta.uid().to_string().as_str(), meta.mode() & 0o7777), (NOBODY, 0o4755));
     assert_eq!(world.listing(), ["d/ 555", "d/a 4755 x", "d/gone device 0", "o/ 755"]);
-    // What forbids its owner to change it must not outlive the test.
+    // A mode that keeps the owner from changing the directory must not outlive the test.
     rustix::fs::chmod(world.root().join("d"), 0o755.into()).unwrap();
 }

@@ -1,7 +1,7 @@
 //! `apply --interactive`: every hunk of a changed file, and every other step, is shown and asked for.
 //!
 //! Everything is staged before the first question, so the answers may take as long as they like: what is shown is what
-//! is written. What the sandbox has written is shown without control characters, because a terminal would obey them.
+//! is written. File contents are shown without control characters, because a terminal would obey them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead, Read as _, Write};
@@ -102,8 +102,8 @@ pub fn choose<R: BufRead, W: Write>(
     Ok(())
 }
 
-/// What nobody was asked about: the old name of what was renamed, directories, and what another answer has made
-/// impossible.
+/// Decides the steps that nobody was asked about: the old name of what was renamed, directories, and what another
+/// answer has made impossible.
 fn follow(plan: &Plan, wanted: &mut [bool]) {
     let arrives = |act: &Act| matches!(act, Act::Write { .. } | Act::Link { .. });
     let paths = |wanted: &[bool], is: &dyn Fn(&Act, bool) -> bool| -> BTreeSet<TreePath> {

@@ -313,7 +313,7 @@ fn a_stream_that_is_cut_off_or_damaged_changes_nothing() {
     assert_eq!(held(world.home.path()), before);
 }
 
-/// Whatever step the program dies at, the next apply finds the directory as it was.
+/// If the program dies at any step, the next apply finds the directory as it was.
 #[test]
 fn what_was_cut_off_is_undone_by_the_next_one() {
     let build = || {

@@ -149,7 +149,7 @@ fn not_in_this_kernel(attempt: Attempt) -> bool {
         Attempt::Vsock => {
             !fs::read_to_string("/proc/net/protocols").is_ok_and(|all| all.contains("AF_VSOCK"))
         }
-        // Whoever starts the tests may have forbidden cores already.
+        // The tests may have been started with core dumps disabled.
         Attempt::CoreDump => {
             let core = rustix::process::getrlimit(rustix::process::Resource::Core);
             core.maximum.is_some_and(|bytes| bytes <= 1)
@@ -255,7 +255,7 @@ async fn a_host_that_takes_anybody_for_the_guest_is_reported() {
     assert_eq!(leaks(), ["dial-back"].into());
 }
 
-/// What a kernel of the sandbox's own allows does not matter, except what it passes on to the host.
+/// Permissions of a kernel of the sandbox's own do not matter, except where it passes a call on to the host.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_another_kernel_allows_is_its_own_business() {
     let Some(weakness) = Weakness::new().await else { return };

@@ -1,5 +1,5 @@
-//! What sandboxes put into a codebase, and what callers name, leads nowhere outside of it: the API's file operations
-//! have no other root.
+//! Neither links that sandboxes put into a codebase nor paths of callers lead out of it: the API's file operations have
+//! no other root.
 
 use serde_json::{Value, json};
 

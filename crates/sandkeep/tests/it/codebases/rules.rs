@@ -50,7 +50,7 @@ fn a_directory_is_writable_in_a_codebase_that_is_read() {
     assert_eq!(read(&daemon, "code", "output/second").as_deref(), Ok("2\n"));
     let checked = call(&daemon, &["codebase", "check", &sandbox, "output/x", "src/a"]);
     assert!(checked.stdout.contains("output/x") && checked.stdout.contains("write"), "{checked:?}");
-    // What is to be written has to be a directory, and no link to one.
+    // A directory with write permission must be a directory and no link to one.
     let other = with_codebase(&daemon, "code");
     daemon.sh(&other, "rm -rf output && ln -s /etc output").ok();
     let spec = json!({ "codebase": "code", "rules": rules });
@@ -87,7 +87,7 @@ fn a_server_hides_what_rules_hide_and_refuses_what_they_refuse() {
     let expected = ".:\noutput\nsrc\n\nsrc:\na\nahidden\nhidden\nrefused\nrefused\n2\nnobody\nuser";
     assert_eq!(daemon.sh(&sandbox, tried).ok(), expected);
     assert_eq!(read(&daemon, "code", "output/second").as_deref(), Ok("2\n"));
-    // What the API changes is seen at once, also what was not there, or was otherwise, a moment ago.
+    // Changes by the API are seen at once, also of files that were missing or different a moment ago.
     assert_eq!(daemon.sh(&sandbox, "cat src/new 2>/dev/null || ls src").ok(), "a");
     write(&daemon, "code", "src/new", "made by the API");
     write(&daemon, "code", "src/a", "b");

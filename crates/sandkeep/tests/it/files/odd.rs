@@ -26,7 +26,7 @@ fn links_and_dots_lead_where_they_lead_inside_and_never_to_the_host() {
     assert_eq!(place.refused(&place.get("?path=loop"), 400), "file_request_invalid");
     let link = place.stat("out");
     assert_eq!((&link["kind"], &link["target"]), (&json!("symlink"), &json!(host)));
-    // What is not there inside is made there, or refused there.
+    // A missing target is made inside, or refused there.
     let written = place.put("out", b"x");
     assert!([201, 403, 404].contains(&written.status), "{}", written.text());
     assert_eq!(std::fs::read_to_string(secret.path()).expect("readable"), "the host's");

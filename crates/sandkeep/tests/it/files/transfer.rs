@@ -41,7 +41,7 @@ fn up_and_down(blocks: usize, setup: &Setup) {
     let id = daemon.create_with(&serde_json::json!({ "resources": resources }));
     let place = Place { daemon: &daemon, id };
     let block = block();
-    // What is there once and for all is not counted.
+    // Structures that are made once are not counted.
     assert_eq!(place.put("large", &block).status, 201);
     place.read("large");
 

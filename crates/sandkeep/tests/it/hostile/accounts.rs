@@ -284,7 +284,7 @@ fn answers_that_nobody_reads_cost_no_more_memory_than_the_output_itself() {
     }
     let grown = resident_bytes(daemon.pid()).saturating_sub(before);
     assert!(grown < EXECS * 20_000_000, "{grown} bytes for {} of output", EXECS * 5_000_000);
-    // Whoever reads gets all of it.
+    // A client that reads gets all of it.
     let mut whole = String::new();
     let mut last = unread.pop().expect("at least one");
     let until_end = |text: &String| text.ends_with("}\r\n0\r\n\r\n");

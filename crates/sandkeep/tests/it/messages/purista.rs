@@ -169,7 +169,7 @@ fn errors_come_in_puristas_order() {
     let huge = json!({ "sandboxId": id, "command": "head -c 2000000 /dev/zero | tr '\\0' x" });
     let (status, answer) = ask(&caller, "executeBash", ANN, huge);
     assert_eq!(status, 413, "{}", answer["message"]);
-    // What was made elsewhere is none of the service's.
+    // Sandboxes made elsewhere are none of the service's.
     let own = daemon.create();
     daemon.destroy(&own);
     daemon.ids().iter().for_each(|id| daemon.destroy(id));

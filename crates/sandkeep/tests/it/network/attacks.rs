@@ -159,7 +159,7 @@ fn root_inside_cannot_widen_its_network() {
         "mount -t sysfs none /mnt",
     ];
     for command in tries {
-        // Whatever it answers, nothing more can be reached afterwards.
+        // With any answer, nothing more can be reached afterwards.
         daemon.root_sh(&id, command);
         let other = server.url("b.test");
         assert!(!daemon.reaches(&id, &other), "after {command}");

@@ -51,7 +51,7 @@ fn a_layer_goes_on_where_its_connection_broke() {
     assert_eq!(layers.expect("in pieces"), made.layers);
     let size = made.layers[0].len() as u64;
     assert!(proxy.connections() > 3, "{} connections", proxy.connections());
-    // Whoever begins anew each time never gets there; with what is lost on the wire, it is little more.
+    // A client that begins anew each time never gets there; with what is lost on the wire, it is little more.
     assert!(proxy.carried_bytes() < 2 * size, "{} of {size}", proxy.carried_bytes());
 }
 
@@ -139,7 +139,7 @@ fn a_layer_that_never_comes_to_its_end_is_given_up_and_what_came_is_kept() {
         true if asked.from() == 0 => {
             let beginning = Bytes::copy_from_slice(&layer[..1000]);
             let end = async {
-                // What came before goes out first.
+                // Earlier bytes go out first.
                 tokio::task::yield_now().await;
                 Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset))
             };

@@ -24,7 +24,7 @@ impl From<Output> for Ran {
 
 pub fn binary() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sandkeep"));
-    // What the caller's own shell is set to must not decide a test.
+    // Variables of the caller's shell must not decide a test.
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("SANDKEEP_") {
             command.env_remove(name);

@@ -193,7 +193,7 @@ fn unmount_beneath(dir: &Path) {
     let table = fs::read_to_string("/proc/self/mountinfo").expect("/proc is there");
     let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
     let mut beneath: Vec<PathBuf> = points.filter(|point| point.starts_with(dir)).collect();
-    // What was mounted last goes first.
+    // The last mount goes first.
     beneath.reverse();
     for point in beneath {
         let _ = rustix::mount::unmount(&point, rustix::mount::UnmountFlags::DETACH);

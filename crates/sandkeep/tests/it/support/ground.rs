@@ -42,7 +42,7 @@ pub fn on_ground(
         Ok(ground) => {
             body(&ground);
             if let Ground::Pool(pool) = &ground {
-                // What was removed stays for as long as a layer was made from it.
+                // A removed dataset stays for as long as a layer was made from it.
                 let told = zfs(&["list", "-H", "-o", "name,sandkeep:dead", "-r", &pool.name]);
                 let is_alive = |row: &&str| row.contains("/volumes/") && !row.ends_with("\ton");
                 let left = told.lines().filter(is_alive);

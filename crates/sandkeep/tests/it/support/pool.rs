@@ -14,7 +14,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use tempfile::TempDir;
 
-/// Whoever has it locked has the machine's one daemon; in it stands which process that is, if a test started it.
+/// The holder of the lock has the machine's one daemon; in it stands which process that is, if a test started it.
 const LOCK: &str = "/run/sandkeep-test-zfs.lock";
 /// What the names of all pools of tests begin with, and of the directories that their files are in.
 const POOLS: &str = "sandkeeptest";
@@ -107,7 +107,7 @@ fn destroy(pool: &str) -> Result<(), NoPool> {
     }
 }
 
-/// Whoever made these had the lock, and has it no more.
+/// Their maker had the lock, and no longer has it.
 fn clear_leftovers(lock: &mut File) {
     let mut noted = String::new();
     lock.rewind().and_then(|()| lock.read_to_string(&mut noted)).expect("readable");

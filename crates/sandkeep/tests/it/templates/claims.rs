@@ -148,7 +148,7 @@ fn a_registry_is_asked_for_every_layer_that_the_owner_does_not_have() {
             assert_eq!(status, 201, "{storage} {image}: {view}\n{}", daemon.said());
             asked_for_base(image) - before
         };
-        // What Ann's pull has left in the spool is not Bob's either.
+        // Bob cannot use the remains of Ann's pull in the spool either.
         refused(&ann, "half");
         refused(&bob, "bare");
         // Of this one she may have the base from before.

@@ -152,7 +152,7 @@ fn forks_survive_kill_9_at_every_step(ground: &Ground) {
         assert_settled(&daemon, &subject.id, point);
         let made = daemon.ids().len() - 1;
         assert!(made == 2 || (made == 0 && answered.is_none()), "{point}: {made}");
-        // Whoever lost the answer asks again, and there are still two.
+        // A client that lost the answer asks again, and there are still two.
         let (status, again) = ask(&daemon).expect("an answer");
         assert_eq!((status, daemon.ids().len()), (201, 3), "{point}: {again:#}");
         for view in again["sandboxes"].as_array().expect("sandboxes") {

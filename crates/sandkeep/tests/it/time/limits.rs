@@ -42,7 +42,7 @@ fn who_keeps_old_and_new_is_stopped_and_told_by_which_limit() {
         file += 1;
         !write(&daemon, &id, &format!("more-{file}"), 2)
     });
-    // What was allowed for is no more than what the snapshot has.
+    // The allowance covers no more than the snapshot.
     assert!(file < 40, "{file} files of 2 MiB fit beside 30");
     until("the limit is named", Patience::Long, || {
         disk(&daemon, &id)["limit_reached"] == "resources.disk_mb"
@@ -79,7 +79,7 @@ fn a_full_disk_can_be_taken_forked_and_rolled_back() {
         file += 1;
         !write(&daemon, &id, &format!("more-{file}"), 2)
     });
-    // What was allowed for is no more than what the snapshots have.
+    // The allowance covers no more than the snapshots.
     assert!(file < 40, "{file} files of 2 MiB fit beside 30");
     rollback(&daemon, &id, "turn-0001");
     assert_eq!(daemon.sh(&id, "ls ~").ok(), "kept");

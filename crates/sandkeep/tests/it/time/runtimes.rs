@@ -61,7 +61,7 @@ fn containers_of_podman_go_through_time() {
     through_an_engine(Kind::Podman, "podman", "SANDKEEP_PODMAN_HOST");
 }
 
-/// Who cannot stand still is refused while it runs, and not otherwise.
+/// A sandbox that cannot be frozen is refused while it runs, and not otherwise.
 #[test]
 fn what_cannot_be_frozen_must_be_stopped_first() {
     skip_if!(obstacle());

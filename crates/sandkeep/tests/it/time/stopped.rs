@@ -63,7 +63,7 @@ fn a_revert_of_a_stopped_sandbox_survives_kill_9_and_it_is_stopped_again() {
             let view = daemon.get(&id);
             view["state"] == "stopped" && view["operation"].is_null()
         });
-        // Whoever comes later waits for what was begun.
+        // A later request waits for the one that was begun.
         let answer = daemon.expect(200, "POST", &at(&id, "revert"), &wish);
         assert_eq!(answer["reverted"], json!([]), "{point}: {answer:#}");
         daemon.verb(&id, "start");

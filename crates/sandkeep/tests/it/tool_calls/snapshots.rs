@@ -50,7 +50,7 @@ fn a_call_that_may_change_files_leaves_a_snapshot_and_no_other_does() {
     assert_eq!(done(&daemon, &id, "read_file", &json!({ "path": "a" })), "     1\tone\n");
 
     for round in 0..4 {
-        // What a command did before it failed is worth keeping, too.
+        // The changes of a failed command are worth keeping, too.
         let command = json!({ "command": format!("echo {round} > b; false") });
         kept(&daemon, &id, "bash", &command).expect("a snapshot");
     }

@@ -158,7 +158,7 @@ fn what_cannot_be_cloned_is_told_apart_and_leaves_nothing() {
     let said = refused(&daemon, 400, "source_invalid", &url("moved"));
     assert!(said.contains("leads to elsewhere.test"), "{said}");
     refused(&daemon, 400, "malformed_body", &format!("https://me:pw@127.0.0.1:{}/x", server.port));
-    // What a sandbox's environment says of proxies and trust is for later, not for the clone.
+    // The sandbox's variables for proxies and trust are not for the clone.
     let mut misled = spec(&url("repo.git"));
     misled["env"] = json!({ "HTTPS_PROXY": "http://127.0.0.1:1", "no_proxy": "*" });
     let id = daemon.create_with(&misled);

@@ -122,7 +122,7 @@ fn a_sandbox_cannot_make_the_users_git_run_its_program() {
     assert_eq!(ran.code, 2, "{ran:?}");
     assert!(ran.complaint().contains("symbolic link"), "{ran:?}");
     assert_eq!(fs::read(&config).expect("a file"), before, "a link was followed");
-    // Who asks for it gets it; that it does run says that the test would see it.
+    // With the flag it is written; that it does run says that the test would see it.
     let ran = call(
         &daemon,
         &[

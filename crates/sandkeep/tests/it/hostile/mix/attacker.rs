@@ -187,7 +187,7 @@ impl Attacker {
     ) {
         let held: Vec<TcpStream> = (0..connections)
             .filter_map(|number| {
-                // Whoever has too many is turned away.
+                // A client with too many connections is refused.
                 let mut stream = TcpStream::connect(address).ok()?;
                 stream.set_write_timeout(Some(Duration::from_millis(100))).ok()?;
                 stream.write_all(say(number).as_bytes()).ok()?;
