@@ -56,7 +56,7 @@ struct Webhook {
     secret: Secret,
     /// As it was last written, or could not be.
     row: Mutex<Row>,
-    health: Mutex<Health>,
+    health: Mutex<DeliveryHealth>,
     commands: mpsc::Sender<(Command, Reply)>,
     /// One test at a time.
     testing: Semaphore,
@@ -64,14 +64,14 @@ struct Webhook {
 
 /// How deliveries go, as far as the row does not say.
 #[derive(Clone, Default)]
-struct Health {
+struct DeliveryHealth {
     acknowledged: EventSeq,
     failures: u64,
     last_error: Option<String>,
     last_delivered_at: Option<Timestamp>,
 }
 
-impl Health {
+impl DeliveryHealth {
     fn succeeded(&mut self, now: Timestamp) {
         *self = Self {
             last_delivered_at: Some(now),
@@ -139,7 +139,7 @@ impl Webhook {
         *self.row.lock().unwrap_or_else(PoisonError::into_inner) = row;
     }
 
-    fn health(&self) -> MutexGuard<'_, Health> {
+    fn health(&self) -> MutexGuard<'_, DeliveryHealth> {
         self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -193,7 +193,8 @@ fn start(shared: &Arc<Shared>, row: Row, at: StartAt) -> Result<Arc<Webhook>, Er
     let who = row.principal();
     let owner = who.owner(None).expect("no project is asked for");
     let (commands, received) = mpsc::channel(COMMANDS_MAX);
-    let health = Health { acknowledged: consumer.acknowledged(), ..Health::default() };
+    let health =
+        DeliveryHealth { acknowledged: consumer.acknowledged(), ..DeliveryHealth::default() };
     let courier = Courier::new(shared, &row, secret.clone(), consumer, receiver);
     let webhook = Arc::new(Webhook {
         id: row.id.clone(),

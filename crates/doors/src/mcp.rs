@@ -63,7 +63,7 @@ use sandkeep_broker::ToolName;
 use sandkeep_broker::parameter::{Kind, Need, Parameter, check};
 use sandkeep_core::api::{Problem, ToolEvent};
 use sandkeep_core::{SandboxId, SpecDraft, limits};
-use sandkeep_traces::{Place, Step, step};
+use sandkeep_traces::{Step, TraceContext, step};
 
 /// The slot of the default sandbox, used by calls that name none.
 pub const DEFAULT_SLOT: &str = "mcp";
@@ -215,7 +215,7 @@ fn step_of(name: &str, context: &RequestContext<RoleServer>) -> Step {
     let sent = context.meta.get_traceparent().and_then(|sent| sent.parse().ok());
     match sent {
         Some(sent) => {
-            let place = Place::of(Some(sent));
+            let place = TraceContext::of(Some(sent));
             let span = tracing::info_span!(parent: &around, "call", trace_id = %place.own.trace);
             Step::request(&span, place, || format!("tools/call {name}"))
         }

@@ -23,7 +23,7 @@ use crate::meter::Inside;
 use crate::names;
 use crate::policy::{Allowed, Finding, Host, Reach};
 use crate::resolver;
-use crate::sandbox::{Admitted, Basis, Goes, Line, Sandbox, lock};
+use crate::sandbox::{Basis, CountedConnection, Goes, Line, Sandbox, lock};
 use crate::stream::Stream;
 use crate::{PROXY, carry, proxy};
 
@@ -67,7 +67,7 @@ pub(crate) async fn serve(sandbox: Arc<Sandbox>, stream: TcpStream, to: SocketAd
 #[derive(Clone)]
 pub(crate) struct Flow {
     pub(crate) sandbox: Arc<Sandbox>,
-    pub(crate) admitted: Arc<Admitted>,
+    pub(crate) admitted: Arc<CountedConnection>,
 }
 
 /// A destination that was decided.

@@ -31,7 +31,7 @@ use crate::sandbox::lock;
 use crate::stream::Stream;
 use crate::terminate::{Outside, Version};
 
-pub(crate) use headers::{Authority, authority};
+pub(crate) use headers::{HostAndPort, authority};
 pub(crate) use session::Session;
 
 /// What a program gets: the body of a server, or a text of ours.

@@ -10,7 +10,7 @@ use hyper_util::rt::TokioIo;
 
 use crate::carry::carry;
 use crate::connection::{Flow, Refusal, Site};
-use crate::http::{Authority, Body, Session, TunnelSlot, authority, refusal, serve_http1};
+use crate::http::{Body, HostAndPort, Session, TunnelSlot, authority, refusal, serve_http1};
 use crate::policy::{Host, Transport};
 use crate::stream::Stream;
 
@@ -33,14 +33,14 @@ pub(crate) async fn serve(flow: Flow, inside: Stream) {
 }
 
 /// Where a request wants to go.
-fn target(flow: &Flow, text: &str) -> Result<Authority, Refusal> {
+fn target(flow: &Flow, text: &str) -> Result<HostAndPort, Refusal> {
     let found = authority(text);
     let found = found.ok_or_else(|| Refusal::because("its target is not a host and a port"))?;
     let host = match found.host {
         Host::Address(address) => flow.host(address)?,
         name => name,
     };
-    Ok(Authority { host, port: found.port })
+    Ok(HostAndPort { host, port: found.port })
 }
 
 async fn connect(flow: Flow, tunnel: TunnelSlot, request: Request<Incoming>) -> Response<Body> {
@@ -76,7 +76,7 @@ async fn forward(
             "this is an HTTP proxy: send the whole URL of an http request, and CONNECT for https",
         );
     };
-    let Authority { host, port } = match target(&flow, text.as_str()) {
+    let HostAndPort { host, port } = match target(&flow, text.as_str()) {
         Ok(target) => target,
         Err(refusal) => return refusal::unsupported(&refusal.reason),
     };

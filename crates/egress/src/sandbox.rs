@@ -208,7 +208,7 @@ impl Sandbox {
     }
 
     /// One more connection, if there may be one: `None` if the sandbox, or all together, have too many.
-    pub(crate) fn admit(self: &Arc<Self>) -> Option<Admitted> {
+    pub(crate) fn admit(self: &Arc<Self>) -> Option<CountedConnection> {
         let max = self.rules().limits.connections.unwrap_or(EGRESS_CONNECTIONS_DEFAULT);
         let mut open = lock(&self.connections);
         let own = u64::try_from(open.len()).unwrap_or(u64::MAX);
@@ -223,7 +223,7 @@ impl Sandbox {
         });
         open.insert(connection.number, Arc::clone(&connection));
         drop(open);
-        Some(Admitted { sandbox: Arc::clone(self), connection })
+        Some(CountedConnection { sandbox: Arc::clone(self), connection })
     }
 
     /// Waits for a turn to look a name up: of the sandbox, of its organization, and of all, in this order, so that
@@ -337,12 +337,12 @@ fn stays(goes: &Goes, before: &Compiled, now: &Compiled) -> bool {
 }
 
 /// An open connection that counts until this is dropped.
-pub(crate) struct Admitted {
+pub(crate) struct CountedConnection {
     pub(crate) sandbox: Arc<Sandbox>,
     pub(crate) connection: Arc<Connection>,
 }
 
-impl Drop for Admitted {
+impl Drop for CountedConnection {
     fn drop(&mut self) {
         lock(&self.sandbox.connections).remove(&self.connection.number);
         self.sandbox.gateway.give_connection(&self.sandbox.tenant);

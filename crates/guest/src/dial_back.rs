@@ -28,13 +28,13 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Authenticates the guest to the host. No process of the sandbox can read our memory.
-type Token = [u8; DIAL_TOKEN_LEN];
+type DialToken = [u8; DIAL_TOKEN_LEN];
 
 pub struct DialBack {
     directory: OwnedFd,
     /// In the directory; a socket address cannot hold every path.
     name: String,
-    token: Option<Token>,
+    token: Option<DialToken>,
     /// The connections that the host has not used yet.
     idle: Vec<Id>,
     /// When to open missing connections.
@@ -118,8 +118,8 @@ impl DialBack {
     }
 }
 
-fn read_token(fd: RawFd) -> io::Result<Token> {
-    let mut token = Token::default();
+fn read_token(fd: RawFd) -> io::Result<DialToken> {
+    let mut token = DialToken::default();
     let mut read = 0;
     while read < token.len() {
         let failed = |error| io::Error::other(format!("cannot read the token: {error}"));

@@ -62,7 +62,7 @@ const STEPS: [Step; 7] =
     [Step::None, Step::Cgroup, Step::Stdio, Step::User, Step::Cwd, Step::Privilege, Step::Exec];
 
 /// Where a child reports its failure.
-struct Report {
+struct FailurePipe {
     /// Not 0 until the child has executed or exited: the kernel clears it then, and wakes us.
     working: AtomicU32,
     step: AtomicU32,
@@ -121,8 +121,8 @@ impl Ground {
         unsafe { self.stack.byte_add(STACK_LEN - REPORT_LEN) }
     }
 
-    fn report(&self) -> &Report {
-        const { assert!(size_of::<Report>() <= REPORT_LEN) };
+    fn report(&self) -> &FailurePipe {
+        const { assert!(size_of::<FailurePipe>() <= REPORT_LEN) };
         // SAFETY: mapped for as long as the guest runs, aligned, zeroed at first, which is a valid
         // report, and all its fields are atomic.
         unsafe { self.top().cast().as_ref() }

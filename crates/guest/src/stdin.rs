@@ -19,7 +19,7 @@ pub struct Stdin {
     skip: usize,
     received: u64,
     announced: u64,
-    ending: Ending,
+    ending: StdinEnd,
     at_end: AtEnd,
     /// The last byte received.
     last: Option<u8>,
@@ -35,7 +35,7 @@ enum Reader {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Ending {
+enum StdinEnd {
     Open,
     AfterWaiting,
 }
@@ -70,7 +70,7 @@ impl Stdin {
             skip: 0,
             received: 0,
             announced: STDIN_FIRST as u64,
-            ending: Ending::Open,
+            ending: StdinEnd::Open,
             at_end,
             last: None,
             watch: Watch::NotNeeded,
@@ -100,7 +100,7 @@ impl Stdin {
     /// Takes input of the host. `swallowed` of it are signal keys that are not for the command.
     pub fn feed(&mut self, bytes: Vec<u8>, swallowed: usize) -> Result<(), Unwanted> {
         let end = self.received.saturating_add((bytes.len() + swallowed) as u64);
-        if end > self.announced || self.ending == Ending::AfterWaiting {
+        if end > self.announced || self.ending == StdinEnd::AfterWaiting {
             return Err(Unwanted);
         }
         self.received = end;
@@ -118,10 +118,10 @@ impl Stdin {
     }
 
     pub fn end(&mut self) {
-        if self.ending == Ending::Open && self.at_end == AtEnd::Type {
+        if self.ending == StdinEnd::Open && self.at_end == AtEnd::Type {
             self.type_end();
         }
-        self.ending = Ending::AfterWaiting;
+        self.ending = StdinEnd::AfterWaiting;
         self.flush();
     }
 
@@ -145,7 +145,7 @@ impl Stdin {
         while let Some(pipe) = &self.pipe {
             let rest = &self.waiting[self.skip..];
             if rest.is_empty() {
-                if self.ending == Ending::AfterWaiting {
+                if self.ending == StdinEnd::AfterWaiting {
                     self.pipe = None;
                 }
                 break;

@@ -226,14 +226,14 @@ fn kill_while_all_stand_still(members: impl Fn() -> Vec<pid_t>) {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Process {
+struct TreeProcess {
     pid: pid_t,
     parent: pid_t,
     stopped: bool,
 }
 
 /// All living processes in /proc.
-fn processes() -> Vec<Process> {
+fn processes() -> Vec<TreeProcess> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
@@ -251,7 +251,7 @@ fn processes() -> Vec<Process> {
 /// Parses /proc/<pid>/stat; `None` for dead processes. The name in it is chosen by the process and may contain
 /// anything, so fields are counted from its last parenthesis. A process whose first thread has ended looks dead, except
 /// for its number of threads.
-fn parse_stat(pid: pid_t, stat: &[u8]) -> Option<Process> {
+fn parse_stat(pid: pid_t, stat: &[u8]) -> Option<TreeProcess> {
     let stat = String::from_utf8_lossy(stat);
     let (_, rest) = stat.rsplit_once(") ")?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
@@ -259,7 +259,7 @@ fn parse_stat(pid: pid_t, stat: &[u8]) -> Option<Process> {
     let parent = fields.get(1)?.parse().ok()?;
     let threads: u32 = fields.get(17).and_then(|threads| threads.parse().ok()).unwrap_or(1);
     let dead = matches!(state, "Z" | "X") && threads <= 1;
-    (!dead).then_some(Process { pid, parent, stopped: matches!(state, "T" | "t") })
+    (!dead).then_some(TreeProcess { pid, parent, stopped: matches!(state, "T" | "t") })
 }
 
 /// Every living descendant of `ancestor`.
@@ -268,22 +268,23 @@ pub fn descendants(ancestor: pid_t) -> Vec<pid_t> {
 }
 
 /// All descendants of these, without themselves.
-fn below(ancestors: &[pid_t], processes: &[Process]) -> Vec<pid_t> {
+fn below(ancestors: &[pid_t], processes: &[TreeProcess]) -> Vec<pid_t> {
     let mut members = ancestors.to_vec();
     add_descendants(&mut members, processes);
     members.split_off(ancestors.len())
 }
 
 /// Children of the guest that are not keepers, and their descendants.
-fn strays(guest: pid_t, keepers: &[pid_t], processes: &[Process]) -> Vec<pid_t> {
-    let is_stray = |process: &&Process| process.parent == guest && !keepers.contains(&process.pid);
+fn strays(guest: pid_t, keepers: &[pid_t], processes: &[TreeProcess]) -> Vec<pid_t> {
+    let is_stray =
+        |process: &&TreeProcess| process.parent == guest && !keepers.contains(&process.pid);
     let mut members: Vec<pid_t> =
         processes.iter().filter(is_stray).map(|process| process.pid).collect();
     add_descendants(&mut members, processes);
     members
 }
 
-fn add_descendants(members: &mut Vec<pid_t>, processes: &[Process]) {
+fn add_descendants(members: &mut Vec<pid_t>, processes: &[TreeProcess]) {
     loop {
         let before = members.len();
         for process in processes {
@@ -301,15 +302,15 @@ fn add_descendants(members: &mut Vec<pid_t>, processes: &[Process]) {
 mod tests {
     use super::*;
 
-    fn process(pid: pid_t, parent: pid_t) -> Process {
-        Process { pid, parent, stopped: false }
+    fn process(pid: pid_t, parent: pid_t) -> TreeProcess {
+        TreeProcess { pid, parent, stopped: false }
     }
 
     #[test]
     fn a_name_full_of_parentheses_does_not_mislead() {
         let parsed = parse_stat(7, b"7 (a) Z 1 1 1) S 3 4 5 0 -1");
         assert_eq!(parsed, Some(process(7, 3)));
-        let stopped = Process { pid: 7, parent: 3, stopped: true };
+        let stopped = TreeProcess { pid: 7, parent: 3, stopped: true };
         assert_eq!(parse_stat(7, b"7 (x) T 3 4 5 0 -1"), Some(stopped));
     }
 

@@ -23,18 +23,18 @@ const ACKNOWLEDGE_AFTER: u64 = (OUTPUT_WINDOW / 4) as u64;
 /// The events of an exec, pulled one by one. Dropping it (and every [`ExecutionInput`]) detaches: the command
 /// continues.
 pub struct Execution {
-    source: Source,
+    source: FrameSource,
     input: ExecutionInput,
     pid: Option<u32>,
 }
 
-enum Source {
+enum FrameSource {
     Guest(Box<GuestExecution>),
-    Channel { events: mpsc::Receiver<ExecEvent>, since: Instant, phase: Phase },
+    Channel { events: mpsc::Receiver<ExecEvent>, since: Instant, phase: ExecPhase },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum ExecPhase {
     /// `Started` was not delivered yet.
     New,
     Running,
@@ -55,7 +55,11 @@ impl Execution {
     /// `Ended`, the exec is lost.
     pub fn from_channels(events: mpsc::Receiver<ExecEvent>, input: mpsc::Sender<Input>) -> Self {
         Self {
-            source: Source::Channel { events, since: Instant::now(), phase: Phase::Running },
+            source: FrameSource::Channel {
+                events,
+                since: Instant::now(),
+                phase: ExecPhase::Running,
+            },
             input: ExecutionInput { target: Target::Channel(input) },
             pid: None,
         }
@@ -73,7 +77,7 @@ impl Execution {
 
     pub(super) fn over(guest: GuestExecution) -> Self {
         let input = ExecutionInput { target: Target::Guest(guest.link.clone()) };
-        Self { source: Source::Guest(Box::new(guest)), input, pid: None }
+        Self { source: FrameSource::Guest(Box::new(guest)), input, pid: None }
     }
 
     /// A handle for stdin; all handles of an exec are equivalent.
@@ -86,16 +90,16 @@ impl Execution {
     /// Calling it again acknowledges the previous event. It must also be called for stdin to make progress.
     pub async fn next(&mut self) -> Option<ExecEvent> {
         match &mut self.source {
-            Source::Guest(guest) => guest.next().await,
-            Source::Channel { events, since, phase } => {
-                if *phase != Phase::Running {
+            FrameSource::Guest(guest) => guest.next().await,
+            FrameSource::Channel { events, since, phase } => {
+                if *phase != ExecPhase::Running {
                     return None;
                 }
                 let event = events.recv().await.unwrap_or_else(|| {
                     ExecEvent::Ended(ExecEnd::lost("the runtime went away", since.elapsed()))
                 });
                 if let ExecEvent::Ended(_) = event {
-                    *phase = Phase::Over;
+                    *phase = ExecPhase::Over;
                 }
                 Some(event)
             }
@@ -185,16 +189,16 @@ pub(super) struct GuestExecution {
     buffer: Box<[u8]>,
     leaves: Arc<HeldLeaves>,
     since: Instant,
-    phase: Phase,
-    stdout: Progress,
-    stderr: Progress,
+    phase: ExecPhase,
+    stdout: StreamProgress,
+    stderr: StreamProgress,
     /// An end that arrived before the start was delivered.
     early_end: Option<guest_proto::End>,
 }
 
 /// The progress of one stream.
 #[derive(Clone, Copy, Debug, Default)]
-struct Progress {
+struct StreamProgress {
     taken: u64,
     acknowledged: u64,
     /// Whether this connection has received output: the first may start later than requested.
@@ -208,7 +212,7 @@ enum Came {
     Some,
 }
 
-impl Progress {
+impl StreamProgress {
     fn at(offset: u64) -> Self {
         Self { taken: offset, acknowledged: offset, came: Came::Nothing }
     }
@@ -243,25 +247,25 @@ impl GuestExecution {
             buffer,
             leaves,
             since: Instant::now(),
-            phase: Phase::New,
-            stdout: Progress::at(from.stdout),
-            stderr: Progress::at(from.stderr),
+            phase: ExecPhase::New,
+            stdout: StreamProgress::at(from.stdout),
+            stderr: StreamProgress::at(from.stderr),
             early_end,
         }
     }
 
     async fn next(&mut self) -> Option<ExecEvent> {
         match self.phase {
-            Phase::New => {
-                self.phase = Phase::Running;
+            ExecPhase::New => {
+                self.phase = ExecPhase::Running;
                 return Some(ExecEvent::Started);
             }
-            Phase::Running => {}
-            Phase::Told => {
+            ExecPhase::Running => {}
+            ExecPhase::Told => {
                 self.forget();
                 return None;
             }
-            Phase::Over => return None,
+            ExecPhase::Over => return None,
         }
         if let Some(end) = self.early_end.take() {
             return Some(self.end(end, None));
@@ -334,7 +338,8 @@ impl GuestExecution {
 
     /// The caller asked again, so it has the previous event.
     fn acknowledge(&mut self) {
-        let due = |progress: &Progress| progress.taken - progress.acknowledged >= ACKNOWLEDGE_AFTER;
+        let due =
+            |progress: &StreamProgress| progress.taken - progress.acknowledged >= ACKNOWLEDGE_AFTER;
         if due(&self.stdout) || due(&self.stderr) {
             self.stdout.acknowledged = self.stdout.taken;
             self.stderr.acknowledged = self.stderr.taken;
@@ -344,7 +349,7 @@ impl GuestExecution {
     }
 
     fn end(&mut self, end: guest_proto::End, shell: Option<InShell>) -> ExecEvent {
-        self.phase = Phase::Told;
+        self.phase = ExecPhase::Told;
         self.link.close_stdin();
         let outcome = match end.how {
             How::Exited(0) => Outcome::Exited(0),
@@ -362,14 +367,14 @@ impl GuestExecution {
 
     /// The leaf stays in use: the command may continue, watched by a newer connection.
     fn lose(&mut self, reason: impl Into<String>) -> ExecEvent {
-        self.phase = Phase::Over;
+        self.phase = ExecPhase::Over;
         self.link.close_stdin();
         ExecEvent::Ended(ExecEnd::lost(reason, self.since.elapsed()))
     }
 
     /// The caller has the end: the guest may forget it, and the leaf is free.
     fn forget(&mut self) {
-        self.phase = Phase::Over;
+        self.phase = ExecPhase::Over;
         self.link.say(&ToGuest::Forget);
         self.leaves.give_back(&self.id);
     }
@@ -377,7 +382,7 @@ impl GuestExecution {
 
 impl Drop for GuestExecution {
     fn drop(&mut self) {
-        if self.phase == Phase::Told {
+        if self.phase == ExecPhase::Told {
             self.forget();
         }
     }

@@ -98,7 +98,7 @@ impl Template for ImageTemplate {
 }
 
 /// What the layers of a root have at `/etc/<name>`.
-enum Seen {
+enum EtcFile {
     /// Nothing, or an empty file, as engines leave behind at their mount points.
     Nothing,
     Text(String),
@@ -111,13 +111,13 @@ fn add_to_etc(root: &Root, id: &SandboxId) -> io::Result<()> {
     let mut own = None;
     for (name, text) in files(id) {
         let text = match etc.look(name)? {
-            Seen::Nothing => text,
-            Seen::Text(found) if name == "resolv.conf" && is_useless(&found) => text,
-            Seen::Text(found) => match host_name::renamed(&found, id) {
+            EtcFile::Nothing => text,
+            EtcFile::Text(found) if name == "resolv.conf" && is_useless(&found) => text,
+            EtcFile::Text(found) => match host_name::renamed(&found, id) {
                 Some(renamed) => renamed,
                 None => continue,
             },
-            Seen::Something => continue,
+            EtcFile::Something => continue,
         };
         let own = match &own {
             Some(own) => own,
@@ -205,27 +205,29 @@ impl Etc {
         Ok(etc)
     }
 
-    fn look(&self, name: &str) -> io::Result<Seen> {
+    fn look(&self, name: &str) -> io::Result<EtcFile> {
         for directory in &self.directories {
             match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(stat) if is_whiteout(&stat) || is_empty_file(&stat) => return Ok(Seen::Nothing),
+                Ok(stat) if is_whiteout(&stat) || is_empty_file(&stat) => {
+                    return Ok(EtcFile::Nothing);
+                }
                 Ok(_) => return read(directory, name),
                 Err(Errno::NOENT) => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(if self.is_something_else { Seen::Something } else { Seen::Nothing })
+        Ok(if self.is_something_else { EtcFile::Something } else { EtcFile::Nothing })
     }
 }
 
-fn read(directory: &OwnedFd, name: &str) -> io::Result<Seen> {
+fn read(directory: &OwnedFd, name: &str) -> io::Result<EtcFile> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let mut file = match openat(directory, name, flags, Mode::empty()) {
         Ok(file) => File::from(file),
-        Err(error) if is_not_there(error) => return Ok(Seen::Something),
+        Err(error) if is_not_there(error) => return Ok(EtcFile::Something),
         Err(error) => return Err(error.into()),
     };
-    Ok(host_name::read(&mut file)?.map_or(Seen::Something, Seen::Text))
+    Ok(host_name::read(&mut file)?.map_or(EtcFile::Something, EtcFile::Text))
 }
 
 /// The visible parts of a root, topmost first.

@@ -85,7 +85,7 @@ pub struct Zfs {
 
 /// The initial content of a new dataset.
 #[derive(Clone, Copy, Debug)]
-enum Start<'a> {
+enum DatasetOrigin<'a> {
     Empty,
     CopyOf(&'a str),
 }
@@ -114,21 +114,21 @@ impl Zfs {
         &self,
         name: &str,
         label: &str,
-        start: Start<'_>,
+        start: DatasetOrigin<'_>,
         more: &[(&str, u64)],
     ) -> io::Result<PathBuf> {
         let path = self.new_place(label)?;
         let mountpoint = format!("mountpoint={}", argument(&path)?);
         let mut arguments = match start {
-            Start::Empty => vec!["create"],
-            Start::CopyOf(_) => vec!["clone"],
+            DatasetOrigin::Empty => vec!["create"],
+            DatasetOrigin::CopyOf(_) => vec!["clone"],
         };
         arguments.extend(["-o", "canmount=noauto", "-o", &mountpoint]);
         let more: Vec<_> = more.iter().map(|(key, value)| format!("{key}={value}")).collect();
         arguments.extend(more.iter().flat_map(|property| ["-o", property]));
         match start {
-            Start::Empty => {}
-            Start::CopyOf(snapshot) => arguments.push(snapshot),
+            DatasetOrigin::Empty => {}
+            DatasetOrigin::CopyOf(snapshot) => arguments.push(snapshot),
         }
         arguments.push(name);
         let made = self.tool.run(&arguments).and_then(|_| self.mount(name, &path));
@@ -137,8 +137,8 @@ impl Zfs {
         }
         made?;
         match start {
-            Start::Empty => place::set_root_attributes(&path, self.ids)?,
-            Start::CopyOf(_) => {}
+            DatasetOrigin::Empty => place::set_root_attributes(&path, self.ids)?,
+            DatasetOrigin::CopyOf(_) => {}
         }
         Ok(path)
     }
@@ -147,7 +147,7 @@ impl Zfs {
     fn make_volume(
         &self,
         id: &SandboxId,
-        start: Start<'_>,
+        start: DatasetOrigin<'_>,
         quota: &Quota,
         (base, given): (u64, u64),
     ) -> Result<Root, StorageError> {
@@ -247,9 +247,9 @@ impl Blocking for Zfs {
     fn create(&self, id: &SandboxId, base: &Base, quota: &Quota) -> Result<Root, StorageError> {
         let _changing = self.changing();
         match self.top(base.layers())? {
-            None => self.make_volume(id, Start::Empty, quota, (0, 0)),
+            None => self.make_volume(id, DatasetOrigin::Empty, quota, (0, 0)),
             Some(top) => {
-                let start = Start::CopyOf(&top.snapshot);
+                let start = DatasetOrigin::CopyOf(&top.snapshot);
                 self.make_volume(id, start, quota, (top.bytes, 0))
             }
         }

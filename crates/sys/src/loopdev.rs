@@ -76,7 +76,7 @@ impl LoopDevice {
             if let Some(device) = Self::find(image)? {
                 return Ok(device);
             }
-            let device = Self::open(free_number()?, Access::Write)?;
+            let device = Self::open(free_number()?, DeviceAccess::Write)?;
             match configure(&device.open, image) {
                 Ok(()) => return Ok(device),
                 Err(Errno::BUSY) => {}
@@ -99,7 +99,7 @@ impl LoopDevice {
                 continue;
             }
             // It may be gone by now.
-            let Ok(device) = Self::open(number, Access::Read) else { continue };
+            let Ok(device) = Self::open(number, DeviceAccess::Read) else { continue };
             match status(&device.open) {
                 Ok(info) if (info.device, info.inode) == (image.st_dev, image.st_ino) => {
                     return Ok(Some(device));
@@ -119,9 +119,9 @@ impl LoopDevice {
         }
     }
 
-    fn open(number: u32, access: Access) -> io::Result<Self> {
+    fn open(number: u32, access: DeviceAccess) -> io::Result<Self> {
         let path = PathBuf::from(format!("/dev/loop{number}"));
-        let write = access == Access::Write;
+        let write = access == DeviceAccess::Write;
         let open = OpenOptions::new().read(true).write(write).open(&path).map_err(|error| {
             io::Error::new(error.kind(), format!("cannot open {}: {error}", path.display()))
         })?;
@@ -131,7 +131,7 @@ impl LoopDevice {
 
 /// Only a device that was opened for writing is writable.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Access {
+enum DeviceAccess {
     Read,
     Write,
 }

@@ -138,11 +138,11 @@ pub struct Input<'a> {
     from: Box<dyn Read + 'a>,
     /// The rest of the current frame.
     left: usize,
-    state: State,
+    state: WireState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum WireState {
     Open,
     Ended,
     /// It broke off: readers must not mistake this for the end.
@@ -151,7 +151,7 @@ enum State {
 
 impl<'a> Input<'a> {
     pub fn over(from: impl Read + 'a) -> Self {
-        Self { from: Box::new(from), left: 0, state: State::Open }
+        Self { from: Box::new(from), left: 0, state: WireState::Open }
     }
 
     pub fn request(&mut self) -> Result<Request, Failure> {
@@ -174,7 +174,7 @@ impl<'a> Input<'a> {
     pub fn data(&mut self, buffer: &mut [u8]) -> Result<usize, Failure> {
         let read = self.try_data(buffer);
         if read.is_err() {
-            self.state = State::Broken;
+            self.state = WireState::Broken;
         }
         read
     }
@@ -182,13 +182,13 @@ impl<'a> Input<'a> {
     fn try_data(&mut self, buffer: &mut [u8]) -> Result<usize, Failure> {
         while self.left == 0 {
             match self.state {
-                State::Open => {}
-                State::Ended => return Ok(0),
-                State::Broken => return Err(broken_off()),
+                WireState::Open => {}
+                WireState::Ended => return Ok(0),
+                WireState::Broken => return Err(broken_off()),
             }
             match self.next_head()? {
                 (DATA, len) => self.left = len,
-                (END, _) => self.state = State::Ended,
+                (END, _) => self.state = WireState::Ended,
                 (_, _) => return Err(Failure::new(FailureKind::Invalid, "data was expected")),
             }
         }

@@ -23,7 +23,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 
-pub use place::{Place, TracedBy, current};
+pub use place::{TraceContext, TracedBy, current};
 pub use recorder::{ExportMetrics, FinishedSpans, Recorder, WhyDropped};
 pub use sampler::{Otherwise, Sampler};
 pub use span::{Attribute, FinishedSpan, SpanKind, Value};

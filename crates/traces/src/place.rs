@@ -18,7 +18,7 @@ pub enum TracedBy {
 
 /// The place of a step in a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct TraceContext {
     /// The step itself.
     pub own: TraceParent,
     /// The step that led to it.
@@ -26,7 +26,7 @@ pub struct Place {
     pub by: TracedBy,
 }
 
-impl Place {
+impl TraceContext {
     /// The place of a request that came with this, or without any. Whether its steps are recorded is decided here.
     pub fn of(sent: Option<TraceParent>) -> Self {
         let sampler = get_default(|dispatch| dispatch.downcast_ref::<Recorder>()?.sampler());
@@ -57,7 +57,7 @@ impl Place {
 pub fn current() -> Option<TraceParent> {
     let place = Span::current().with_subscriber(|(id, dispatch)| {
         let spans = dispatch.downcast_ref::<Registry>()?.span(id)?.scope();
-        spans.into_iter().find_map(|span| span.extensions().get::<Place>().copied())
+        spans.into_iter().find_map(|span| span.extensions().get::<TraceContext>().copied())
     });
     place.flatten().filter(|place| place.is_seen()).map(|place| place.own)
 }

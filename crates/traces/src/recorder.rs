@@ -15,7 +15,7 @@ use tracing_subscriber::filter::{FilterFn, LevelFilter};
 use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::place::Place;
+use crate::place::TraceContext;
 use crate::sampler::Sampler;
 use crate::span::{FinishedSpan, Recording, SpanKind};
 use crate::{REQUEST_FIELD, STEPS};
@@ -162,9 +162,9 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
         let around = span
             .scope()
             .skip(1)
-            .find_map(|span| span.extensions().get::<Place>().copied())
+            .find_map(|span| span.extensions().get::<TraceContext>().copied())
             .filter(|place| place.own.is_sampled());
-        let Some(place) = around.map(Place::child) else { return };
+        let Some(place) = around.map(TraceContext::child) else { return };
         let mut recording = Recording::new(place, attributes.metadata().name(), SpanKind::Internal);
         attributes.record(&mut recording);
         let mut extensions = span.extensions_mut();

@@ -8,7 +8,7 @@ use sandkeep_core::limits::{SPAN_ATTRIBUTES_MAX, SPAN_VALUE_MAX_BYTES};
 use sandkeep_core::{SpanId, TraceId};
 use tracing::field::{Field, Visit};
 
-use crate::place::Place;
+use crate::place::TraceContext;
 use crate::{NAME_FIELD, REQUEST_FIELD};
 
 /// What a span is of.
@@ -47,7 +47,7 @@ pub struct FinishedSpan {
 
 /// A span that goes on, in the extensions of its `tracing` span.
 pub(crate) struct Recording {
-    place: Place,
+    place: TraceContext,
     name: Cow<'static, str>,
     kind: SpanKind,
     at: SystemTime,
@@ -57,7 +57,7 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    pub fn new(place: Place, name: &'static str, kind: SpanKind) -> Self {
+    pub fn new(place: TraceContext, name: &'static str, kind: SpanKind) -> Self {
         Self {
             place,
             name: name.into(),

@@ -7,7 +7,7 @@ use tracing::{Instrument as _, Span};
 use tracing_subscriber::Registry;
 use tracing_subscriber::registry::{ExtensionsMut, LookupSpan as _};
 
-use crate::place::Place;
+use crate::place::TraceContext;
 use crate::recorder::Recorder;
 use crate::span::{Recording, SpanKind, Value};
 
@@ -23,7 +23,7 @@ impl Step {
     }
 
     /// A request that came from outside, whose span has this place from now on.
-    pub fn request(span: &Span, place: Place, name: impl FnOnce() -> String) -> Self {
+    pub fn request(span: &Span, place: TraceContext, name: impl FnOnce() -> String) -> Self {
         let step = Self(span.clone());
         let exports = span.with_subscriber(|(_, dispatch)| {
             dispatch.downcast_ref::<Recorder>().is_some_and(|recorder| recorder.sampler().is_some())

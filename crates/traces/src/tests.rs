@@ -6,7 +6,7 @@ use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::{EnvFilter, Registry, fmt};
 
 use crate::{
-    FinishedSpan, FinishedSpans, Otherwise, Place, Recorder, Sampler, SpanKind, Step, Value,
+    FinishedSpan, FinishedSpans, Otherwise, Recorder, Sampler, SpanKind, Step, TraceContext, Value,
     current, step, within,
 };
 
@@ -24,7 +24,7 @@ fn with(recorder: Recorder) -> tracing::subscriber::DefaultGuard {
     tracing::subscriber::set_default(subscriber)
 }
 
-fn request(place: Place) -> Step {
+fn request(place: TraceContext) -> Step {
     let span = info_span!("request", trace_id = %place.own.trace, correlation_id = "c");
     Step::request(&span, place, || "GET /x".to_owned())
 }
@@ -37,7 +37,7 @@ fn finished(spans: &mut FinishedSpans) -> Vec<FinishedSpan> {
 async fn steps_are_below_the_request_that_led_to_them_also_in_other_tasks() {
     let (recorder, mut spans) = Recorder::exporting(Sampler::default());
     let _here = with(recorder);
-    let place = Place::of(Some(sent()));
+    let place = TraceContext::of(Some(sent()));
     let asked = request(place);
     let outer = asked.span().in_scope(|| step!("outer", sandbox = "sb1", count = 7_u64));
     let span = outer.span().clone();
@@ -71,7 +71,7 @@ fn what_is_not_sampled_leaves_no_span_and_is_seen_only_by_a_caller_that_traces()
     let (recorder, mut spans) = Recorder::exporting(Sampler::AsCaller(Otherwise::None));
     let _here = with(recorder);
     for (given, is_seen) in [(None, false), (Some(sent().unsampled()), true)] {
-        let place = Place::of(given);
+        let place = TraceContext::of(given);
         let asked = request(place);
         asked.span().in_scope(|| {
             let step = step!("step");
@@ -86,13 +86,13 @@ fn what_is_not_sampled_leaves_no_span_and_is_seen_only_by_a_caller_that_traces()
 #[test]
 fn without_an_exporter_a_request_has_its_place_although_nothing_is_logged() {
     let _here = with(Recorder::idle());
-    let place = Place::of(Some(sent()));
+    let place = TraceContext::of(Some(sent()));
     let asked = request(place);
     assert_eq!(place.own.flags, sent().flags, "what the caller says is passed on");
     let (seen, disabled) = asked.span().in_scope(|| (current(), step!("x").span().is_disabled()));
     assert_eq!(seen, Some(place.own));
     assert!(disabled, "a step costs nothing");
-    let own = request(Place::of(None));
+    let own = request(TraceContext::of(None));
     assert_eq!(own.span().in_scope(current), None, "nobody could see it");
     assert_eq!(current(), None);
 }
@@ -102,10 +102,10 @@ fn a_full_queue_drops_spans_and_counts_them() {
     let (recorder, mut spans) = Recorder::bounded(Sampler::default(), 3);
     let _here = with(recorder);
     for _ in 0..10 {
-        drop(request(Place::of(None)));
+        drop(request(TraceContext::of(None)));
     }
     assert_eq!((spans.take_overflown(), finished(&mut spans).len()), (7, 3));
-    drop(request(Place::of(None)));
+    drop(request(TraceContext::of(None)));
     assert_eq!((spans.take_overflown(), finished(&mut spans).len()), (0, 1));
 }
 
@@ -113,7 +113,7 @@ fn a_full_queue_drops_spans_and_counts_them() {
 fn names_and_values_are_cut_to_their_bounds() {
     let (recorder, mut spans) = Recorder::exporting(Sampler::default());
     let _here = with(recorder);
-    let asked = request(Place::of(None));
+    let asked = request(TraceContext::of(None));
     asked.set("path", || Value::Text("é".repeat(1_000)));
     asked.fail(|| "x".repeat(1_000));
     drop(asked);

@@ -22,12 +22,12 @@ use sandkeep_core::{CodebaseId, CodebaseRef, Principal, limits};
 use sandkeep_sys::namespace::USER_ID;
 
 /// Tells the servers of sandboxes that something in a codebase has changed.
-struct Told {
+struct ChangeNotice {
     shared: Arc<Shared>,
     codebase: CodebaseId,
 }
 
-impl Told {
+impl ChangeNotice {
     async fn tell(self) {
         serving::changed(&self.shared, &self.codebase).await;
     }
@@ -57,9 +57,9 @@ impl Broker {
         which: &CodebaseRef,
         operation: Operation,
         timeout: Option<Duration>,
-    ) -> Result<(ToolboxRun, Told), Error> {
+    ) -> Result<(ToolboxRun, ChangeNotice), Error> {
         let row = self.shared.codebases.ready(who, which)?;
-        let told = Told { shared: Arc::clone(&self.shared), codebase: row.id.clone() };
+        let told = ChangeNotice { shared: Arc::clone(&self.shared), codebase: row.id.clone() };
         let which = CodebaseRef::from(&row.id);
         Ok((self.work_on(who, &which, operation, timeout).await?, told))
     }

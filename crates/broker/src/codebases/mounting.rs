@@ -77,13 +77,13 @@ fn checked(rules: &RulesDraft) -> Result<Rules, Error> {
 }
 
 /// Who can keep some rules.
-struct Kept {
+struct Enforcement {
     rules: Rules,
     /// If mounts alone can keep them. A server can, too.
     plain: Option<Plain>,
 }
 
-impl Kept {
+impl Enforcement {
     fn asks(&self) -> Asks {
         match &self.plain {
             None => Asks::Server,
@@ -93,7 +93,7 @@ impl Kept {
     }
 }
 
-fn kept(rules: Option<&RulesDraft>) -> Result<Kept, Error> {
+fn kept(rules: Option<&RulesDraft>) -> Result<Enforcement, Error> {
     let rules = checked(&or_all(rules))?;
     let can_mount = |plain: &Plain| {
         let most = match rustix::process::geteuid().is_root() {
@@ -104,10 +104,10 @@ fn kept(rules: Option<&RulesDraft>) -> Result<Kept, Error> {
         plain.writable.len() <= most
     };
     if let Some(plain) = rules.plain().filter(can_mount) {
-        return Ok(Kept { rules, plain: Some(plain) });
+        return Ok(Enforcement { rules, plain: Some(plain) });
     }
     match sandkeep_rulefs::unusable() {
-        None => Ok(Kept { rules, plain: None }),
+        None => Ok(Enforcement { rules, plain: None }),
         Some(reason) => {
             let problem = format!("mounts alone cannot keep them, and {reason}");
             Err(Error::RulesNotServed { problem })
@@ -123,8 +123,8 @@ pub(super) fn rules_of(terms: &Terms) -> Result<Rules, Error> {
 /// How the rules of a sandbox with these terms are kept if no other sandbox matters.
 pub(crate) fn served_alone(terms: &Terms) -> ServedBy {
     match kept(terms.rules.as_ref()) {
-        Ok(Kept { plain: Some(_), .. }) => ServedBy::Bind,
-        Ok(Kept { plain: None, .. }) | Err(_) => ServedBy::Fuse,
+        Ok(Enforcement { plain: Some(_), .. }) => ServedBy::Bind,
+        Ok(Enforcement { plain: None, .. }) | Err(_) => ServedBy::Fuse,
     }
 }
 

@@ -67,12 +67,12 @@ fn shown(description: Description, progress: &Progress, execs: &Execs) -> ExecVi
     }
 }
 /// An exec and its sandbox.
-struct Known {
+struct KnownExec {
     handle: Arc<Handle>,
     journal: Arc<Journal>,
 }
 
-impl Known {
+impl KnownExec {
     fn find(
         shared: &Shared,
         who: &Principal,
@@ -188,7 +188,7 @@ impl Broker {
         sandbox: &SandboxId,
         id: &ExecId,
     ) -> Result<ExecView, Error> {
-        let Known { handle, journal } = Known::find(&self.shared, who, sandbox, id)?;
+        let KnownExec { handle, journal } = KnownExec::find(&self.shared, who, sandbox, id)?;
         let execs = Arc::clone(&handle.execs);
         let seen = self.shared.blocking(move |_| Ok(view(&handle, &journal))).await?;
         seen.ok_or_else(|| execs.not_kept(id))
@@ -202,7 +202,7 @@ impl Broker {
         id: &ExecId,
         from: From,
     ) -> Result<ExecWatch, Error> {
-        let known = Known::find(&self.shared, who, sandbox, id)?;
+        let known = KnownExec::find(&self.shared, who, sandbox, id)?;
         Ok(ExecWatch::new(&self.shared, known.journal.watch(from), None))
     }
 
@@ -213,7 +213,7 @@ impl Broker {
         sandbox: &SandboxId,
         id: &ExecId,
     ) -> Result<StdinTurn, Error> {
-        let known = Known::find(&self.shared, who, sandbox, id)?;
+        let known = KnownExec::find(&self.shared, who, sandbox, id)?;
         StdinTurn::take(&known.handle.execs, id).await
     }
 
@@ -229,7 +229,7 @@ impl Broker {
         if !self.exec_view(who, sandbox, id).await?.terminal {
             return Err(Error::NoTerminal { id: id.clone() });
         }
-        let Known { handle, journal } = Known::find(&self.shared, who, sandbox, id)?;
+        let KnownExec { handle, journal } = KnownExec::find(&self.shared, who, sandbox, id)?;
         // If nothing runs, there is nothing to kill.
         let action = match on_disconnect {
             OnDisconnect::GoOn => None,
@@ -252,7 +252,7 @@ impl Broker {
         id: &ExecId,
         size: TerminalSize,
     ) -> Result<(), Error> {
-        let known = Known::find(&self.shared, who, sandbox, id)?;
+        let known = KnownExec::find(&self.shared, who, sandbox, id)?;
         known.handle.execs.awaited.joined(id).await;
         let input = known.handle.execs.terminals.find(id);
         let input = input.ok_or_else(|| Error::NoTerminal { id: id.clone() })?;
@@ -267,7 +267,7 @@ impl Broker {
         id: &ExecId,
         signal: i32,
     ) -> Result<(), Error> {
-        let known = Known::find(&self.shared, who, sandbox, id)?;
+        let known = KnownExec::find(&self.shared, who, sandbox, id)?;
         known.ask(|guest, id| async move { guest.signal(&id, signal).await }).await
     }
 
@@ -278,7 +278,7 @@ impl Broker {
         sandbox: &SandboxId,
         id: &ExecId,
     ) -> Result<(), Error> {
-        let known = Known::find(&self.shared, who, sandbox, id)?;
+        let known = KnownExec::find(&self.shared, who, sandbox, id)?;
         let cancel = |guest: Arc<dyn Guest>, id| async move { guest.cancel(&id).await };
         known.finish(Duration::ZERO, cancel).await
     }
@@ -291,7 +291,7 @@ impl Broker {
         id: &ExecId,
         grace: Duration,
     ) -> Result<(), Error> {
-        let known = Known::find(&self.shared, who, sandbox, id)?;
+        let known = KnownExec::find(&self.shared, who, sandbox, id)?;
         let end = |guest: Arc<dyn Guest>, id| async move { guest.end(&id, grace).await };
         known.finish(grace, end).await
     }

@@ -57,7 +57,7 @@ impl Processes {
 }
 
 /// A process and its sandbox.
-struct Known {
+struct KnownProcess {
     handle: Arc<Handle>,
     journal: Arc<Journal>,
 }
@@ -92,7 +92,7 @@ impl Broker {
         id: &ProcessId,
         terms: &ProcessTerms,
     ) -> Result<(), Error> {
-        let Known { handle, journal } = self.find_process(who, sandbox, id)?;
+        let KnownProcess { handle, journal } = self.find_process(who, sandbox, id)?;
         let settled = async {
             tokio::select! {
                 () = handle.processes.ready(journal.id()) => {}
@@ -125,7 +125,7 @@ impl Broker {
         sandbox: &SandboxId,
         id: &ProcessId,
     ) -> Result<ProcessView, Error> {
-        let Known { handle, journal } = self.find_process(who, sandbox, id)?;
+        let KnownProcess { handle, journal } = self.find_process(who, sandbox, id)?;
         let seen = self.shared.blocking(move |_| Ok(view::view(&handle, &journal))).await?;
         seen.ok_or_else(|| Error::ProcessNotFound { id: id.clone() })
     }
@@ -137,7 +137,7 @@ impl Broker {
         sandbox: &SandboxId,
         id: &ProcessId,
     ) -> Result<String, Error> {
-        let Known { journal, .. } = self.find_process(who, sandbox, id)?;
+        let KnownProcess { journal, .. } = self.find_process(who, sandbox, id)?;
         Ok(view::last_output(&journal).await)
     }
 
@@ -149,7 +149,7 @@ impl Broker {
         id: &ProcessId,
         from: From,
     ) -> Result<ExecWatch, Error> {
-        let Known { journal, .. } = self.find_process(who, sandbox, id)?;
+        let KnownProcess { journal, .. } = self.find_process(who, sandbox, id)?;
         self.watch_exec(who, sandbox, journal.id(), from)
     }
 
@@ -160,7 +160,7 @@ impl Broker {
         id: &ProcessId,
         signal: Signal,
     ) -> Result<(), Error> {
-        let Known { journal, .. } = self.find_process(who, sandbox, id)?;
+        let KnownProcess { journal, .. } = self.find_process(who, sandbox, id)?;
         match self.signal_exec(who, sandbox, journal.id(), signal.number()).await {
             Err(Error::ExecEnded { .. }) => Err(Error::ProcessEnded { id: id.clone() }),
             answer => answer,
@@ -176,7 +176,7 @@ impl Broker {
         sandbox: &SandboxId,
         id: &ProcessId,
     ) -> Result<(), Error> {
-        let Known { journal, .. } = self.find_process(who, sandbox, id)?;
+        let KnownProcess { journal, .. } = self.find_process(who, sandbox, id)?;
         self.end_exec(who, sandbox, journal.id(), limits::STOP_GRACE).await
     }
 
@@ -185,10 +185,10 @@ impl Broker {
         who: &Principal,
         sandbox: &SandboxId,
         id: &ProcessId,
-    ) -> Result<Known, Error> {
+    ) -> Result<KnownProcess, Error> {
         let handle = self.shared.find(who, sandbox)?;
         match handle.execs.index.process(&id.exec()) {
-            Some(journal) => Ok(Known { handle, journal }),
+            Some(journal) => Ok(KnownProcess { handle, journal }),
             None => Err(Error::ProcessNotFound { id: id.clone() }),
         }
     }

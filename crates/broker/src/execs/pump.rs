@@ -65,7 +65,7 @@ impl PendingExec {
         let input = execution.input();
         execs.pids().extend(execution.pid().map(|pid| (journal.id().clone(), pid)));
         let step = step!("guest.exec", exec = %journal.id());
-        let open = Open { execution, writer, held: None, permit, step };
+        let open = RunningExec { execution, writer, held: None, permit, step };
         Pump { shared, execs, journal, input, open: Some(open) }
     }
 
@@ -113,10 +113,10 @@ pub(crate) struct Pump {
     journal: Arc<Journal>,
     input: ExecutionInput,
     /// `None` once the end is written.
-    open: Option<Open>,
+    open: Option<RunningExec>,
 }
 
-struct Open {
+struct RunningExec {
     execution: Execution,
     writer: Writer,
     /// An event that was taken but may not be in the journal yet.
@@ -170,7 +170,7 @@ impl Pump {
 
     /// Writes the end, and returns it as written.
     fn end(&mut self, end: ExecEnd) -> ExecEnd {
-        let Some(Open { execution, writer, permit, step, .. }) = self.open.take() else {
+        let Some(RunningExec { execution, writer, permit, step, .. }) = self.open.take() else {
             return end;
         };
         note(&step, &end);

@@ -22,7 +22,7 @@ pub(crate) async fn watch_over(
     answer: impl Future<Output = Result<Execution, GuestError>>,
     pending: PendingExec,
 ) -> Result<Pump, GuestError> {
-    let mut guard = Guard(Some(Sent { guest: Arc::clone(guest), id: id.clone(), pending }));
+    let mut guard = Guard(Some(SentCommand { guest: Arc::clone(guest), id: id.clone(), pending }));
     let answer = answer.await;
     let sent = guard.0.take().expect("nobody else takes it");
     match answer {
@@ -63,14 +63,14 @@ enum CleanUp {
 }
 
 /// A command that was sent.
-struct Sent {
+struct SentCommand {
     guest: Arc<dyn Guest>,
     id: ExecId,
     pending: PendingExec,
 }
 
 /// Empty once the guest has answered.
-struct Guard(Option<Sent>);
+struct Guard(Option<SentCommand>);
 
 impl Drop for Guard {
     fn drop(&mut self) {
@@ -80,7 +80,7 @@ impl Drop for Guard {
     }
 }
 
-impl Sent {
+impl SentCommand {
     fn spawn_clean_up(self, clean_up: CleanUp) {
         // Outside of a Tokio runtime nothing can read any more: the process is exiting.
         if tokio::runtime::Handle::try_current().is_ok() {

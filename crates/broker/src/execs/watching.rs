@@ -28,13 +28,13 @@ pub enum Detached {
 
 /// A watcher of an exec.
 pub struct ExecWatch {
-    source: Source,
+    source: EventSource,
     detaching: CancellationToken,
     _leash: Option<DisconnectGuard>,
 }
 
 /// Where a watcher reads events.
-enum Source {
+enum EventSource {
     /// From the journal: it holds nothing that the exec or another watcher could wait for.
     Journal(Box<Watch>),
     /// From the exec itself, which waits for this watcher. For the client that started it and requested backpressure.
@@ -43,19 +43,19 @@ enum Source {
 
 impl ExecWatch {
     pub(super) fn new(shared: &Shared, watch: Watch, leash: Option<DisconnectGuard>) -> Self {
-        let source = Source::Journal(Box::new(watch));
+        let source = EventSource::Journal(Box::new(watch));
         Self { source, detaching: shared.detaching.clone(), _leash: leash }
     }
 
     pub(super) fn of_caller(shared: &Shared, running: Running) -> Self {
-        let source = Source::Exec(Box::new(running));
+        let source = EventSource::Exec(Box::new(running));
         Self { source, detaching: shared.detaching.clone(), _leash: None }
     }
 
     pub fn id(&self) -> &ExecId {
         match &self.source {
-            Source::Journal(watch) => watch.journal().id(),
-            Source::Exec(running) => &running.id,
+            EventSource::Journal(watch) => watch.journal().id(),
+            EventSource::Exec(running) => &running.id,
         }
     }
 
@@ -63,8 +63,8 @@ impl ExecWatch {
     pub async fn next(&mut self, follow: Follow) -> Result<Option<ExecEvent>, Detached> {
         let event = async {
             match &mut self.source {
-                Source::Journal(watch) => watch.next(follow).await,
-                Source::Exec(running) => Ok(running.next().await),
+                EventSource::Journal(watch) => watch.next(follow).await,
+                EventSource::Exec(running) => Ok(running.next().await),
             }
         };
         tokio::select! {

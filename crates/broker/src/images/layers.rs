@@ -32,10 +32,10 @@ pub struct Taken {
     _pins: Vec<Pin>,
 }
 
-type Opened = Result<Box<dyn Read + Send>, ImageError>;
+type OpenedLayer = Result<Box<dyn Read + Send>, ImageError>;
 
 /// Layers being fetched, each at its position.
-struct Fetching(Vec<Option<AbortOnDropHandle<Opened>>>);
+struct Fetching(Vec<Option<AbortOnDropHandle<OpenedLayer>>>);
 
 impl Broker {
     pub(super) async fn take_layers(&self, job: &Job, layers: &[Layer]) -> Result<Taken, Error> {
@@ -85,7 +85,7 @@ impl Broker {
         job: &Job,
         below: &[LayerId],
         layer: &Layer,
-        fetched: Option<AbortOnDropHandle<Opened>>,
+        fetched: Option<AbortOnDropHandle<OpenedLayer>>,
         pins: &mut Vec<Pin>,
     ) -> Result<KeptLayer, Error> {
         let shared = &self.shared;
@@ -139,7 +139,7 @@ impl Broker {
         below: &[LayerId],
         id: LayerId,
         layer: &Layer,
-        fetched: Option<AbortOnDropHandle<Opened>>,
+        fetched: Option<AbortOnDropHandle<OpenedLayer>>,
     ) -> Result<KeptLayer, Error> {
         let held = job.claim.held(&self.shared).await?;
         let proven = match held.has(&self.shared, below, &id) {
@@ -154,7 +154,7 @@ impl Broker {
         &self,
         job: &Job,
         layer: &Layer,
-        fetched: Option<AbortOnDropHandle<Opened>>,
+        fetched: Option<AbortOnDropHandle<OpenedLayer>>,
     ) -> Result<u64, Error> {
         let blob = self.opened(job, layer, fetched).await?;
         let progress = job.reporter.bytes(ImportStep::Unpacking, layer.blob.size_bytes());
@@ -168,7 +168,7 @@ impl Broker {
         &self,
         job: &Job,
         layer: &Layer,
-        fetched: Option<AbortOnDropHandle<Opened>>,
+        fetched: Option<AbortOnDropHandle<OpenedLayer>>,
     ) -> Result<Abandoned, Error> {
         job.reporter.step(ImportStep::Fetching);
         let blob = match fetched {
@@ -184,7 +184,7 @@ impl Broker {
         job: &Job,
         layer: &Layer,
         draft: &LayerDraft,
-        fetched: Option<AbortOnDropHandle<Opened>>,
+        fetched: Option<AbortOnDropHandle<OpenedLayer>>,
     ) -> Result<Applied, Error> {
         let blob = self.opened(job, layer, fetched).await?;
         let progress = job.reporter.bytes(ImportStep::Unpacking, layer.blob.size_bytes());

@@ -124,7 +124,7 @@ pub struct ToolboxRun {
     complaint: Vec<u8>,
     state: State,
     sends: Sends,
-    _place: Held,
+    _place: RunPermit,
     _step: Step,
 }
 
@@ -135,7 +135,7 @@ enum State {
     Over,
 }
 
-enum Held {
+enum RunPermit {
     Command {
         _busy: Busy,
     },
@@ -186,7 +186,7 @@ pub(crate) async fn begin_in_jail(
         privilege: Privilege::None,
         limits: Default::default(),
     };
-    start(shared, jail, (request, asked), sends, Held::Jail { _slot: slot }).await
+    start(shared, jail, (request, asked), sends, RunPermit::Jail { _slot: slot }).await
 }
 
 async fn run(
@@ -194,7 +194,7 @@ async fn run(
     guest: Arc<dyn Guest>,
     spec: &Spec,
     request: ToolboxRequest,
-    held: Held,
+    held: RunPermit,
 ) -> Result<ToolboxRun, Error> {
     let sends = Sends::of(&request.operation);
     check_limits(&request.limits, shared, spec)?;
@@ -206,7 +206,7 @@ async fn start(
     guest: Arc<dyn Guest>,
     (request, asked): (ExecRequest, Vec<u8>),
     sends: Sends,
-    held: Held,
+    held: RunPermit,
 ) -> Result<ToolboxRun, Error> {
     let shared = Arc::clone(shared);
     let tasks = shared.tasks.clone();
@@ -241,16 +241,16 @@ async fn start(
     Ok(run)
 }
 
-fn hold(handle: &Handle, presence: Presence) -> Result<Held, Error> {
+fn hold(handle: &Handle, presence: Presence) -> Result<RunPermit, Error> {
     match presence {
-        Presence::Command => Ok(Held::Command { _busy: handle.activity.begin_exec()? }),
+        Presence::Command => Ok(RunPermit::Command { _busy: handle.activity.begin_exec()? }),
         Presence::Onlooker => {
             let permit = Arc::clone(&handle.execs.onlookers).try_acquire_owned();
             let limit = limits::FILE_WATCHES_MAX;
             let reached =
                 |_| Error::LimitReached { what: "watches of this sandbox's files", limit };
             handle.activity.touch();
-            Ok(Held::Onlooker { _permit: permit.map_err(reached)? })
+            Ok(RunPermit::Onlooker { _permit: permit.map_err(reached)? })
         }
     }
 }
@@ -351,8 +351,8 @@ impl ToolboxRun {
                 biased;
                 () = &mut sent => return Ok(()),
                 heard = self.hear() => match heard? {
-                    Heard::More => {}
-                    Heard::Ended => return Ok(()),
+                    Receiving::More => {}
+                    Receiving::Ended => return Ok(()),
                 },
             }
         }
@@ -379,7 +379,7 @@ impl ToolboxRun {
         E: From<Error>,
     {
         let mut sending = pin!(sending);
-        let mut sent = Sent::NotAll;
+        let mut sent = SendProgress::NotAll;
         loop {
             tokio::select! {
                 biased;
@@ -391,9 +391,9 @@ impl ToolboxRun {
                         }
                     };
                 }
-                result = &mut sending, if sent == Sent::NotAll => {
+                result = &mut sending, if sent == SendProgress::NotAll => {
                     result?;
-                    sent = Sent::All;
+                    sent = SendProgress::All;
                 }
             }
         }
@@ -429,15 +429,15 @@ impl ToolboxRun {
                 None => {}
             }
             match self.hear().await? {
-                Heard::More => {}
-                Heard::Ended => return Err(broke("it ended in the middle".to_owned())),
+                Receiving::More => {}
+                Receiving::Ended => return Err(broke("it ended in the middle".to_owned())),
             }
         }
     }
 
     /// Reads some more output. `Ended` if no more will come and some is left to be processed.
-    async fn hear(&mut self) -> Result<Heard, Error> {
-        let Some(execution) = &mut self.execution else { return Ok(Heard::Ended) };
+    async fn hear(&mut self) -> Result<Receiving, Error> {
+        let Some(execution) = &mut self.execution else { return Ok(Receiving::Ended) };
         match execution.next().await {
             Some(ExecEvent::Output { stream: OutputStream::Stdout, data, .. }) => {
                 self.decoder.feed(&data);
@@ -450,12 +450,12 @@ impl ToolboxRun {
             Some(ExecEvent::Ended(end)) => {
                 return match self.decoder.is_empty() {
                     true => Err(self.ended(end)),
-                    false => Ok(Heard::Ended),
+                    false => Ok(Receiving::Ended),
                 };
             }
-            None => return Ok(Heard::Ended),
+            None => return Ok(Receiving::Ended),
         }
-        Ok(Heard::More)
+        Ok(Receiving::More)
     }
 
     /// It ended without a final frame.
@@ -480,13 +480,13 @@ impl ToolboxRun {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sent {
+enum SendProgress {
     NotAll,
     All,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Heard {
+enum Receiving {
     More,
     Ended,
 }

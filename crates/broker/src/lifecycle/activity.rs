@@ -54,12 +54,12 @@ enum Noted {
 /// A use of a sandbox in progress; its start and its end count as activity.
 pub(crate) struct Busy {
     activity: Arc<Activity>,
-    kind: Kind,
+    kind: ActivityKind,
     _place: Option<OwnedSemaphorePermit>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ActivityKind {
     Command,
     Process,
 }
@@ -111,7 +111,7 @@ impl Activity {
             Error::LimitReached { what: "execs in this sandbox", limit: self.execs_max }
         })?;
         // It counts before it looks, and a pause shuts before it counts: one of both sees the other.
-        let busy = self.busy(Kind::Command, Some(place));
+        let busy = self.busy(ActivityKind::Command, Some(place));
         if self.shut.load(Ordering::SeqCst) {
             let (id, verb, under_way) = (self.id.clone(), Verb::Exec, Verb::Pause);
             return Err(Error::Busy { id, verb, under_way });
@@ -128,7 +128,7 @@ impl Activity {
 
     /// The same for an exec that an earlier daemon started. It is running, so it counts even beyond the limit.
     pub fn resume_exec(self: &Arc<Self>) -> Busy {
-        self.busy(Kind::Command, Arc::clone(&self.places).try_acquire_owned().ok())
+        self.busy(ActivityKind::Command, Arc::clone(&self.places).try_acquire_owned().ok())
     }
 
     /// Takes the slot of one more process.
@@ -138,23 +138,23 @@ impl Activity {
             Error::LimitReached { what: "processes in this sandbox", limit }
         })?;
         self.touch();
-        Ok(self.busy(Kind::Process, Some(place)))
+        Ok(self.busy(ActivityKind::Process, Some(place)))
     }
 
     /// The same for a process that an earlier daemon started.
     pub fn resume_process(self: &Arc<Self>) -> Busy {
-        self.busy(Kind::Process, Arc::clone(&self.process_places).try_acquire_owned().ok())
+        self.busy(ActivityKind::Process, Arc::clone(&self.process_places).try_acquire_owned().ok())
     }
 
     /// A use that is no exec: while it is held, the sandbox is not idle.
     pub fn hold(self: &Arc<Self>) -> Busy {
         self.touch();
-        self.busy(Kind::Process, None)
+        self.busy(ActivityKind::Process, None)
     }
 
-    fn busy(self: &Arc<Self>, kind: Kind, place: Option<OwnedSemaphorePermit>) -> Busy {
+    fn busy(self: &Arc<Self>, kind: ActivityKind, place: Option<OwnedSemaphorePermit>) -> Busy {
         self.execs.fetch_add(1, Ordering::Relaxed);
-        if kind == Kind::Command {
+        if kind == ActivityKind::Command {
             self.commands.send_modify(|commands| *commands += 1);
         }
         Busy { activity: Arc::clone(self), kind, _place: place }
@@ -221,7 +221,7 @@ impl Drop for Busy {
     fn drop(&mut self) {
         self.activity.touch();
         self.activity.execs.fetch_sub(1, Ordering::Relaxed);
-        if self.kind == Kind::Command {
+        if self.kind == ActivityKind::Command {
             self.activity.commands.send_modify(|commands| *commands -= 1);
         }
     }

@@ -34,7 +34,7 @@ pub(crate) struct Verified {
 }
 
 /// The state of a slot's holder.
-enum Health {
+enum HolderHealth {
     Well,
     /// It is unusable and not worth keeping.
     Ill(String),
@@ -75,13 +75,13 @@ impl Broker {
                 continue;
             };
             match self.examine(&handle).await? {
-                Health::Well => {
+                HolderHealth::Well => {
                     handle.activity.touch();
                     *flight = Some(Verified { id: handle.id.clone(), at: Instant::now() });
                     return Ok(Ensured { sandbox: handle.view(), created: false });
                 }
-                Health::Gone => {}
-                Health::Ill(why) => {
+                HolderHealth::Gone => {}
+                HolderHealth::Ill(why) => {
                     info!(id = %handle.id, %slot, why, "replacing the sandbox of a slot");
                     self.remove(&handle).await?;
                 }
@@ -140,7 +140,7 @@ impl Broker {
         }
     }
 
-    async fn examine(&self, handle: &Handle) -> Result<Health, Error> {
+    async fn examine(&self, handle: &Handle) -> Result<HolderHealth, Error> {
         let mut published = handle.published.clone();
         let settled = published.wait_for(|published| {
             published.status.operation().is_none() || published.status.state() == State::Destroying
@@ -148,7 +148,7 @@ impl Broker {
         let state = match timeout(limits::ENSURE_WAIT, settled).await {
             Ok(Ok(published)) => published.status.state(),
             // Its supervisor ended: the sandbox is gone, or its state is unknown.
-            Ok(Err(_)) => return Ok(Health::Gone),
+            Ok(Err(_)) => return Ok(HolderHealth::Gone),
             Err(_elapsed) => {
                 let under_way = handle.published.borrow().status.operation();
                 let under_way = under_way.map_or(Verb::Create, Verb::from);
@@ -160,40 +160,42 @@ impl Broker {
             State::Stopped => self.revive(handle).await,
             State::Failed => {
                 let reason = handle.published.borrow().status.reason().map(ToString::to_string);
-                Ok(Health::Ill(reason.unwrap_or_else(|| "it failed".to_owned())))
+                Ok(HolderHealth::Ill(reason.unwrap_or_else(|| "it failed".to_owned())))
             }
-            State::Creating | State::Destroying => Ok(Health::Ill("it is going away".to_owned())),
+            State::Creating | State::Destroying => {
+                Ok(HolderHealth::Ill("it is going away".to_owned()))
+            }
         }
     }
 
     /// A round trip through the guest. The existence of a process would prove nothing.
-    async fn ping(&self, handle: &Handle) -> Health {
+    async fn ping(&self, handle: &Handle) -> HolderHealth {
         let guest = handle.published.borrow().guest.clone();
         let Some(guest) = guest else {
-            return Health::Ill("its guest cannot be reached".to_owned());
+            return HolderHealth::Ill("its guest cannot be reached".to_owned());
         };
         let why = match timeout(limits::ENSURE_PING, guest.ping()).await {
-            Ok(Ok(())) => return Health::Well,
+            Ok(Ok(())) => return HolderHealth::Well,
             Ok(Err(error)) => error.to_string(),
             Err(_elapsed) => "its guest does not answer".to_owned(),
         };
         let published = handle.published.borrow();
         let same = published.guest.as_ref().is_some_and(|now| Arc::ptr_eq(now, &guest));
         match same && published.status.operation().is_none() {
-            true => Health::Ill(why),
+            true => HolderHealth::Ill(why),
             // It was stopped or rolled back meanwhile: its guest was meant to end, and the sandbox is healthy.
-            false => Health::Gone,
+            false => HolderHealth::Gone,
         }
     }
 
     /// Starts a stopped sandbox. If starting fails for a reason other than the sandbox itself, it is kept and the
     /// caller gets the error.
-    async fn revive(&self, handle: &Handle) -> Result<Health, Error> {
+    async fn revive(&self, handle: &Handle) -> Result<HolderHealth, Error> {
         match handle.ask(&self.shared, Verb::Start, Command::Start).await {
             Ok(()) => Ok(self.ping(handle).await),
-            Err(Error::NotFound { .. }) => Ok(Health::Gone),
+            Err(Error::NotFound { .. }) => Ok(HolderHealth::Gone),
             Err(error) => match handle.published.borrow().status.state() {
-                State::Failed => Ok(Health::Ill(error.to_string())),
+                State::Failed => Ok(HolderHealth::Ill(error.to_string())),
                 State::Creating
                 | State::Running
                 | State::Paused

@@ -73,7 +73,7 @@ struct Begun {
 }
 
 /// The source of forks.
-struct Source {
+struct ForkSource {
     handle: Arc<Handle>,
     snapshot: SnapshotId,
     /// As the caller named it; a transient snapshot has no name.
@@ -163,7 +163,7 @@ impl Broker {
             None => handle.transient_snapshot(&self.shared).await?,
         };
         failpoint!("fork.after_snapshot");
-        let source = Source { handle, snapshot, named: draft.snapshot.clone() };
+        let source = ForkSource { handle, snapshot, named: draft.snapshot.clone() };
         let made = self.fork_from(&source, &draft, purpose).await;
         if source.named.is_none() {
             self.remove_transient(&source).await;
@@ -188,13 +188,13 @@ impl Broker {
     }
 
     /// A fork has the network of its source, or is not made.
-    fn admit_network(&self, source: &Source, terms: &Terms) -> Result<(), Error> {
+    fn admit_network(&self, source: &ForkSource, terms: &Terms) -> Result<(), Error> {
         let runtime = self.shared.runtime(source.handle.meta().spec.runtime())?;
         self.shared.network.check_fork(&terms.network, runtime.as_ref())
     }
 
     /// If it cannot be removed now, reconcile removes it, because nothing refers to it.
-    async fn remove_transient(&self, source: &Source) {
+    async fn remove_transient(&self, source: &ForkSource) {
         let (handle, snapshot) = (&source.handle, source.snapshot.clone());
         if let Err(error) = handle.delete_snapshot(&self.shared, snapshot).await {
             let id = &source.handle.id;
@@ -205,7 +205,7 @@ impl Broker {
 
     async fn fork_from(
         &self,
-        source: &Source,
+        source: &ForkSource,
         draft: &ForkDraft,
         purpose: For,
     ) -> Result<Forked, Error> {
@@ -263,7 +263,7 @@ impl Broker {
     /// Takes slots for all of them at once, or for none.
     async fn places_for(
         &self,
-        source: &Source,
+        source: &ForkSource,
         draft: &ForkDraft,
     ) -> Result<Vec<NewSandbox>, Error> {
         let shared = &self.shared;
@@ -328,7 +328,7 @@ impl Broker {
     }
 
     /// Creates them; returns when each of them is created or has failed.
-    async fn make_forks(&self, source: &Source, unmade: Vec<NewSandbox>) -> Result<(), Error> {
+    async fn make_forks(&self, source: &ForkSource, unmade: Vec<NewSandbox>) -> Result<(), Error> {
         let _all_of_it = source.handle.snapshots.reading().await;
         let makings = unmade.into_iter().map(|new| async { new.make(&self.shared).await });
         let made: Vec<Result<(), Error>> =
@@ -374,7 +374,7 @@ pub(super) async fn unmake(shared: &Shared, handles: &[Arc<Handle>]) -> Unmade {
     if all.contains(&Unmade::NotYet) { Unmade::NotYet } else { Unmade::All }
 }
 
-impl Source {
+impl ForkSource {
     fn gone(&self) -> Error {
         Error::NotFound { id: self.handle.id.clone() }
     }
@@ -400,7 +400,7 @@ impl Begun {
 }
 
 /// The terms of a fork are its source's, counted from now.
-fn terms_of(shared: &Shared, source: &Source, draft: &ForkDraft) -> Result<Terms, Error> {
+fn terms_of(shared: &Shared, source: &ForkSource, draft: &ForkDraft) -> Result<Terms, Error> {
     let labels = Some(Some(draft.labels.clone()));
     let patch = TermsPatch { labels, ..TermsPatch::default() };
     let terms =

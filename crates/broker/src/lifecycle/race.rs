@@ -225,9 +225,11 @@ impl Racing {
             Ok(before) => {
                 result.before = Some(before.as_ref().into());
                 match keep::finish(&self.shared, &mut self.row).await {
-                    keep::Kept::Turn(turn) => result.turn = Some(turn.as_ref().into()),
-                    keep::Kept::Unsealed(error) => result.problem = Some(with_causes(&error)),
-                    keep::Kept::Fork(error) => self.stays(&mut result, &winner, &error),
+                    keep::KeepOutcome::Turn(turn) => result.turn = Some(turn.as_ref().into()),
+                    keep::KeepOutcome::Unsealed(error) => {
+                        result.problem = Some(with_causes(&error))
+                    }
+                    keep::KeepOutcome::Fork(error) => self.stays(&mut result, &winner, &error),
                 }
             }
             Err(error) => self.stays(&mut result, &winner, &error),

@@ -84,7 +84,7 @@ pub(crate) async fn once(shared: &Arc<Shared>) -> Result<(), Error> {
     for claim in &claims {
         mend(claim, rows.get(&claim.id)).await;
     }
-    let Heard { alive, silent } = listen(shared).await;
+    let RuntimeReports { alive, silent } = listen(shared).await;
     let traces = Traces::look(shared).await?;
     let actions = claims.into_iter().map(|claim| {
         let row = rows.remove(&claim.id);
@@ -144,13 +144,13 @@ async fn ownerless_volumes(
 }
 
 /// A sandbox claimed by reconcile; released unless a supervisor takes it over.
-struct Claim {
+struct ClaimedSandbox {
     shared: Arc<Shared>,
     id: SandboxId,
     held: bool,
 }
 
-impl Drop for Claim {
+impl Drop for ClaimedSandbox {
     fn drop(&mut self) {
         if self.held {
             self.shared.release(&self.id);
@@ -159,18 +159,18 @@ impl Drop for Claim {
 }
 
 /// Every sandbox in this node's registry or homes that has no supervisor.
-async fn claim(shared: &Arc<Shared>) -> Result<Vec<Claim>, Error> {
+async fn claim(shared: &Arc<Shared>) -> Result<Vec<ClaimedSandbox>, Error> {
     let (rows, homes) = tokio::join!(shared.registry.rows(), shared.blocking(|data| data.homes()));
     let mut ids: BTreeSet<SandboxId> = homes?.into_iter().collect();
     let here = rows?.into_iter().filter(|(_, row)| !row.is_elsewhere());
     ids.extend(here.map(|(id, _)| id));
     let claims = ids.into_iter().filter(|id| shared.claim(id));
-    Ok(claims.map(|id| Claim { shared: Arc::clone(shared), id, held: true }).collect())
+    Ok(claims.map(|id| ClaimedSandbox { shared: Arc::clone(shared), id, held: true }).collect())
 }
 
 /// Restores damaged metadata from the row. This happens before the runtimes are asked, because without metadata a
 /// runtime cannot identify the owner of a sandbox.
-async fn mend(claim: &Claim, row: Option<&Row>) {
+async fn mend(claim: &ClaimedSandbox, row: Option<&Row>) {
     let Some(Row { record: Ok(record), .. }) = row else { return };
     let (record, home) = (record.clone(), claim.shared.data.home(&claim.id));
     let mended = claim.shared.blocking(move |_| match judge::mended(&record, &home.read()) {
@@ -185,7 +185,7 @@ async fn mend(claim: &Claim, row: Option<&Row>) {
 }
 
 /// What the runtimes report.
-struct Heard {
+struct RuntimeReports {
     alive: HashMap<SandboxId, Liveness>,
     /// Runtimes that cannot answer now, such as an unreachable engine: whether their sandboxes run is unknown, which is
     /// not the same as not running.
@@ -193,8 +193,8 @@ struct Heard {
 }
 
 /// A runtime that is unusable here runs nothing here.
-async fn listen(shared: &Shared) -> Heard {
-    let mut heard = Heard { alive: HashMap::new(), silent: BTreeSet::new() };
+async fn listen(shared: &Shared) -> RuntimeReports {
+    let mut heard = RuntimeReports { alive: HashMap::new(), silent: BTreeSet::new() };
     for runtime in shared.runtimes.iter().filter(|runtime| runtime.usable() == Usable::Yes) {
         let found = match runtime.list().await {
             Ok(found) => found,
@@ -232,7 +232,7 @@ impl Traces {
 
 /// Judges one sandbox and acts. An error is logged and does not affect other sandboxes.
 async fn settle(
-    claim: Claim,
+    claim: ClaimedSandbox,
     row: Option<Row>,
     liveness: Option<Liveness>,
     silent: &BTreeSet<&'static str>,
@@ -269,7 +269,7 @@ async fn settle(
     }
 }
 
-async fn supervise(mut claim: Claim, case: Case, traces: &Traces) {
+async fn supervise(mut claim: ClaimedSandbox, case: Case, traces: &Traces) {
     let shared = Arc::clone(&claim.shared);
     let (runtime, shown) = match shared.usable_runtime(case.meta.spec.runtime()) {
         Ok(runtime) => (Arc::clone(runtime), None),

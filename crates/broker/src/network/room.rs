@@ -142,7 +142,7 @@ pub(super) struct SandboxRecorder {
     pub lines: mpsc::Sender<Line>,
     pub clock: Arc<dyn Clock>,
     pub metrics: NetworkMetrics,
-    pub told: Mutex<Told>,
+    pub told: Mutex<RecentEvents>,
 }
 
 impl SandboxRecorder {
@@ -216,13 +216,13 @@ impl Recorder for SandboxRecorder {
 
 /// What was told lately, so that a program that tries again and again does not push all other events out of the log.
 #[derive(Default)]
-pub(super) struct Told {
-    denied: HashMap<(String, Option<u16>), Recent>,
+pub(super) struct RecentEvents {
+    denied: HashMap<(String, Option<u16>), RecentDenial>,
     /// In this minute since boot, so many requests were told.
     requested: (u64, u32),
 }
 
-struct Recent {
+struct RecentDenial {
     at: Duration,
     untold: u64,
 }
@@ -230,13 +230,14 @@ struct Recent {
 /// Stands for destinations that are not told apart.
 const OTHERS: &str = "*";
 
-impl Told {
+impl RecentEvents {
     /// The event to tell now, if any.
     fn denied(&mut self, decision: &Decision, now: Duration) -> Option<EventKind> {
         let host = decision.name.clone().or_else(|| decision.address.map(|ip| ip.to_string()));
         let mut key = (host.unwrap_or_default(), decision.port);
-        let is_recent =
-            |recent: &Recent| now.saturating_sub(recent.at) < limits::NETWORK_DENIED_TOLD_EVERY;
+        let is_recent = |recent: &RecentDenial| {
+            now.saturating_sub(recent.at) < limits::NETWORK_DENIED_TOLD_EVERY
+        };
         if !self.denied.contains_key(&key) && self.denied.len() >= limits::NETWORK_DENIED_TOLD_MAX {
             self.denied.retain(|(host, _), recent| host == OTHERS || is_recent(recent));
             if self.denied.len() >= limits::NETWORK_DENIED_TOLD_MAX {
@@ -247,7 +248,7 @@ impl Told {
             recent.untold += 1;
             return None;
         }
-        let before = self.denied.insert(key.clone(), Recent { at: now, untold: 0 });
+        let before = self.denied.insert(key.clone(), RecentDenial { at: now, untold: 0 });
         let count = 1 + before.map_or(0, |before| before.untold);
         let reason = decision.reason.clone().or_else(|| decision.rule.clone()).unwrap_or_default();
         Some(EventKind::NetworkDenied { host: key.0, port: key.1, reason, count })
@@ -296,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_refusals_is_few_events_and_all_are_counted() {
-        let mut told = Told::default();
+        let mut told = RecentEvents::default();
         let mut at =
             |secs, host: &str| count(told.denied(&denied(host), Duration::from_secs(secs)));
         assert_eq!(at(100, "a.example"), Some(("a.example".to_owned(), 1)));
@@ -311,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_requests_is_a_bounded_number_of_events() {
-        let mut told = Told::default();
+        let mut told = RecentEvents::default();
         let mut in_minute = |minute: u64| {
             (0..1000).filter(|_| told.may_request(Duration::from_secs(60 * minute))).count()
         };

@@ -7,21 +7,21 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use sandkeep_core::{SandboxId, SandboxName};
 
 #[derive(Default)]
-struct Known {
+struct NameEntry {
     by_name: HashMap<SandboxName, Vec<SandboxId>>,
     by_id: HashMap<SandboxId, Vec<SandboxName>>,
 }
 
 #[derive(Default)]
-pub(crate) struct NameIndex(RwLock<Known>);
+pub(crate) struct NameIndex(RwLock<NameEntry>);
 
 impl NameIndex {
     /// A lock is held for one look or change, and nothing panics meanwhile; so a poisoned one is whole.
-    fn known(&self) -> RwLockReadGuard<'_, Known> {
+    fn known(&self) -> RwLockReadGuard<'_, NameEntry> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn known_mut(&self) -> RwLockWriteGuard<'_, Known> {
+    fn known_mut(&self) -> RwLockWriteGuard<'_, NameEntry> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -57,7 +57,7 @@ impl NameIndex {
     }
 }
 
-impl Known {
+impl NameEntry {
     fn forget(&mut self, id: &SandboxId, name: &SandboxName) {
         let Some(ids) = self.by_name.get_mut(name) else { return };
         ids.retain(|other| other != id);

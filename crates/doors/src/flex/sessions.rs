@@ -53,12 +53,12 @@ fn state(state: SandboxState) -> &'static str {
 }
 
 /// What a session begins with.
-enum Base<'a> {
+enum SessionBase<'a> {
     Template(Option<String>),
     Snapshot { source: SandboxId, snapshot: &'a str },
 }
 
-impl<'a> Base<'a> {
+impl<'a> SessionBase<'a> {
     /// `NAME@SNAPSHOT` is the snapshot of a sandbox, if there is such a sandbox; otherwise it is that of a dataset.
     async fn of(broker: &Broker, who: &Principal, text: &'a str) -> Result<Self, Refusal> {
         let Some((source, snapshot)) = text.split_once('@') else {
@@ -104,15 +104,15 @@ pub async fn create(
         |wrong: sandkeep_core::InvalidSandboxName| invalid("SessionID", wrong.to_string()),
     )?;
     let disk_mb = disk_mb(quota)?;
-    let view = match Base::of(&broker, &who, &base_snapshot).await? {
-        Base::Template(template) => {
+    let view = match SessionBase::of(&broker, &who, &base_snapshot).await? {
+        SessionBase::Template(template) => {
             let resources = disk_mb
                 .map(|disk| ResourcesDraft { disk_mb: Some(disk), ..ResourcesDraft::default() });
             let labels = Some(labels);
             let draft = SpecDraft { template, name, labels, resources, ..SpecDraft::default() };
             broker.create(&who, draft).await?
         }
-        Base::Snapshot { source, snapshot } => {
+        SessionBase::Snapshot { source, snapshot } => {
             let own = broker.get(&who, &source).await?.resources.disk_mb;
             if disk_mb.is_some() && disk_mb != own {
                 return Err(invalid("Quota", "a session from a snapshot has that of its source"));

@@ -163,7 +163,7 @@ pub async fn execute_stream(
         Ok(draft) => At::Running(Box::new(Live::begin(broker, who, id, draft))),
         Err(answer) => At::Answered(Box::new(answer)),
     };
-    let telling = Telling { asked, deadline, at };
+    let telling = ReportedCall { asked, deadline, at };
     let frames = stream::unfold(telling, |telling| async move {
         let (frame, telling) = telling.step().await?;
         Some((Ok::<Bytes, Infallible>(frame), telling))
@@ -172,7 +172,7 @@ pub async fn execute_stream(
 }
 
 /// A call that is told while it runs.
-struct Telling {
+struct ReportedCall {
     asked: CallIdentity,
     deadline: Deadline,
     at: At,
@@ -186,7 +186,7 @@ enum At {
     Over,
 }
 
-impl Telling {
+impl ReportedCall {
     /// The next frame; none after the last.
     async fn step(mut self) -> Option<(Bytes, Self)> {
         loop {

@@ -19,7 +19,7 @@ use super::gate::{Connection, SignedBy};
 use super::refusal::Refusal;
 use sandkeep_audit::{Actor, AuditLog, Effect, Full, Outcome, RecordSpace, Request as Record};
 use sandkeep_core::{Code, Principal};
-use sandkeep_traces::Place;
+use sandkeep_traces::TraceContext;
 
 /// The ids of all operations, by method and template of their route.
 #[derive(Clone, Debug, Default)]
@@ -57,9 +57,9 @@ impl Concerns {
 
 /// One request, as far as it is known.
 #[derive(Clone)]
-pub struct Slip(Arc<Known>);
+pub struct Slip(Arc<AuditedRequest>);
 
-struct Known {
+struct AuditedRequest {
     log: Arc<AuditLog>,
     record: Record,
     began: Instant,
@@ -97,8 +97,12 @@ impl Slip {
 
     /// A request whose door knows what it is about.
     pub fn new(log: &Arc<AuditLog>, record: Record) -> Self {
-        let known =
-            Known { log: Arc::clone(log), record, began: Instant::now(), is_told: false.into() };
+        let known = AuditedRequest {
+            log: Arc::clone(log),
+            record,
+            began: Instant::now(),
+            is_told: false.into(),
+        };
         Self(Arc::new(known))
     }
 
@@ -109,7 +113,7 @@ impl Slip {
         match Arc::try_unwrap(self.0) {
             Ok(known) => {
                 let record = Record { actor: Some(actor), ..known.record };
-                Self(Arc::new(Known { record, ..known }))
+                Self(Arc::new(AuditedRequest { record, ..known }))
             }
             Err(shared) => Self(shared),
         }
@@ -204,7 +208,7 @@ fn unwritable(Full { problem }: Full) -> Refusal {
 }
 
 fn trace_of(request: &Request) -> Option<String> {
-    request.extensions().get::<Place>().map(|place| place.own.trace.to_string())
+    request.extensions().get::<TraceContext>().map(|place| place.own.trace.to_string())
 }
 
 pub fn client_of(request: &Request) -> Option<IpAddr> {

@@ -15,7 +15,7 @@ use tracing::Instrument;
 
 use sandkeep_core::TraceParent;
 use sandkeep_core::limits::CORRELATION_ID_MAX_BYTES;
-use sandkeep_traces::{Place, Step, TracedBy, Value};
+use sandkeep_traces::{Step, TraceContext, TracedBy, Value};
 
 pub const HEADER_NAME: &str = "x-correlation-id";
 pub const HEADER: HeaderName = HeaderName::from_static(HEADER_NAME);
@@ -46,7 +46,7 @@ pub async fn correlate(mut request: Request, next: Next) -> Response {
         Some(given) if is_usable(given) => given.clone(),
         Some(_) | None => mint(),
     };
-    let place = Place::of(sent(request.headers()));
+    let place = TraceContext::of(sent(request.headers()));
     let state = request.headers().get(TRACESTATE).cloned();
     let span = tracing::info_span!(
         "request",

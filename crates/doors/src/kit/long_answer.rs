@@ -33,37 +33,38 @@ pub fn long_answer<T: Serialize>(
     let mut head = encoded(&object);
     // The texts go before the closing brace.
     head.pop();
-    let rest = Rest { head: head.into(), texts: texts.into(), at: None, _space: Box::new(space) };
+    let rest =
+        UnsentPart { head: head.into(), texts: texts.into(), at: None, _space: Box::new(space) };
     sent(rest)
 }
 
 /// Answers with an object that takes much memory; `space` is the memory reserved for it.
 pub fn heavy_answer<T: Serialize>(object: &T, space: impl Send + 'static) -> Response {
     let head = Bytes::from(encoded(object));
-    sent(Rest { head, texts: VecDeque::new(), at: None, _space: Box::new(space) })
+    sent(UnsentPart { head, texts: VecDeque::new(), at: None, _space: Box::new(space) })
 }
 
 fn encoded<T: Serialize>(object: &T) -> String {
     serde_json::to_string(object).expect("an answer holds strings and numbers")
 }
 
-fn sent(rest: Rest) -> Response {
-    let held = Arc::new(Held::new(rest));
+fn sent(rest: UnsentPart) -> Response {
+    let held = Arc::new(SharedPieces::new(rest));
     tokio::spawn(forget_unread(Arc::downgrade(&held)));
     let body = stream::unfold(held, |held| async move { Some((held.piece()?, held)) });
     ([(CONTENT_TYPE, "application/json")], Body::from_stream(body)).into_response()
 }
 
-struct Held(Mutex<State>);
+struct SharedPieces(Mutex<ReadState>);
 
-struct State {
+struct ReadState {
     /// `None` once the answer was read completely, or abandoned.
-    rest: Option<Rest>,
+    rest: Option<UnsentPart>,
     /// How many pieces were read.
     taken: u64,
 }
 
-struct Rest {
+struct UnsentPart {
     /// The part of the object that was not sent yet.
     head: Bytes,
     texts: VecDeque<(&'static str, String)>,
@@ -72,12 +73,12 @@ struct Rest {
     _space: Box<dyn Send>,
 }
 
-impl Held {
-    fn new(rest: Rest) -> Self {
-        Self(Mutex::new(State { rest: Some(rest), taken: 0 }))
+impl SharedPieces {
+    fn new(rest: UnsentPart) -> Self {
+        Self(Mutex::new(ReadState { rest: Some(rest), taken: 0 }))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ReadState> {
         // No code panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -102,7 +103,7 @@ impl Held {
     }
 }
 
-impl Rest {
+impl UnsentPart {
     fn next(&mut self) -> Option<Bytes> {
         if !self.head.is_empty() {
             return Some(self.head.split_to(self.head.len().min(ANSWER_PIECE_BYTES)));
@@ -130,7 +131,7 @@ impl Rest {
 }
 
 /// Frees an answer that was not read for a while.
-async fn forget_unread(held: Weak<Held>) {
+async fn forget_unread(held: Weak<SharedPieces>) {
     let mut before = None;
     while let Some(taken) = held.upgrade().and_then(|held| held.forget_unless_read(before)) {
         before = Some(taken);
@@ -181,8 +182,8 @@ mod tests {
         let other = ledger.open(&Owner::local());
         let texts = [("one", "\u{1}".repeat(ANSWER_PIECE_BYTES * 3))].into();
         let rest =
-            Rest { head: Bytes::from_static(b"{"), texts, at: None, _space: Box::new(space) };
-        let held = Held::new(rest);
+            UnsentPart { head: Bytes::from_static(b"{"), texts, at: None, _space: Box::new(space) };
+        let held = SharedPieces::new(rest);
         let first = held.forget_unless_read(None);
         held.piece().expect("a first piece").expect("whole");
         let second = held.forget_unless_read(first);

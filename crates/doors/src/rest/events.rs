@@ -157,7 +157,7 @@ pub async fn list(
     let EventQuery { after, kind, sandbox, project, follow, limit, format } = asked;
     let filter = EventFilter { kinds: Kinds(kind), sandbox, project };
     let instance = broker.instance().to_owned();
-    let teller = |form| Teller { form, format, instance: instance.clone() };
+    let teller = |form| EventWriter { form, format, instance: instance.clone() };
     if follow {
         let form = match Form::accepted(&headers) {
             Some(Form::Sse) => Form::Sse,
@@ -179,7 +179,7 @@ pub async fn list(
 
 fn lines(
     feed: EventFeed,
-    teller: Teller,
+    teller: EventWriter,
 ) -> impl futures_util::Stream<Item = io::Result<Bytes>> + Send {
     stream::unfold(Some((feed, teller)), |state| async move {
         let (mut feed, teller) = state?;
@@ -198,13 +198,13 @@ fn lines(
 }
 
 /// Writes events in the form that was asked for.
-struct Teller {
+struct EventWriter {
     form: Form,
     format: EventFormat,
     instance: String,
 }
 
-impl Teller {
+impl EventWriter {
     fn item(&self, event: Event) -> EventItem {
         match self.format {
             EventFormat::Native => EventItem::Native(Box::new(event)),

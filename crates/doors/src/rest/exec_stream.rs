@@ -47,7 +47,7 @@ pub fn events(
     follow: Follow,
     opening: Opening,
 ) -> impl Stream<Item = io::Result<Bytes>> {
-    stream::unfold(Live::new(watch, form, follow, opening), Live::event)
+    stream::unfold(LiveExec::new(watch, form, follow, opening), LiveExec::event)
 }
 
 /// The next bytes. Plain bytes cannot express a gap, or an end other than the exec's, so either breaks the body off and
@@ -92,7 +92,7 @@ pub fn detached(exec_id: ExecId, why: &Detached) -> api::ExecEvent {
 }
 
 /// An exec that is streamed to a client.
-struct Live {
+struct LiveExec {
     watch: ExecWatch,
     form: Form,
     follow: Follow,
@@ -110,7 +110,7 @@ enum Phase {
     Over,
 }
 
-impl Live {
+impl LiveExec {
     fn new(watch: ExecWatch, form: Form, follow: Follow, opening: Opening) -> Self {
         let (phase, told) = match opening {
             Opening::Announce => (Phase::Unannounced, Offsets::default()),

@@ -25,7 +25,7 @@ pub async fn answer(import: Import, live: Option<Form>) -> Result<Response, Refu
         let location = format!("/api/v1/templates/{}", encoded(&view.name));
         return Ok((StatusCode::CREATED, [(LOCATION, location)], Json(view)).into_response());
     };
-    let teller = Teller { form, carry: Carry::default() };
+    let teller = ImportEventWriter { form, carry: Carry::default() };
     let events = stream::unfold((import, teller), |(mut import, mut teller)| async move {
         let told = import.next().await?;
         Some((Ok::<_, std::convert::Infallible>(teller.tell(told)), (import, teller)))
@@ -40,7 +40,7 @@ fn encoded(name: &str) -> String {
 
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum Event<'a> {
+enum ImportEvent<'a> {
     Progress(ImportProgress),
     Step(BuildStep),
     Output {
@@ -56,7 +56,7 @@ enum Event<'a> {
     },
 }
 
-impl Event<'_> {
+impl ImportEvent<'_> {
     fn name(&self) -> &'static str {
         match self {
             Self::Progress(_) => "progress",
@@ -69,25 +69,25 @@ impl Event<'_> {
 }
 
 /// Writes events. If a character of a build's output is split between chunks, its bytes are sent with the next chunk.
-struct Teller {
+struct ImportEventWriter {
     form: Form,
     carry: Carry,
 }
 
-impl Teller {
+impl ImportEventWriter {
     fn tell(&mut self, told: ImportTold) -> Bytes {
         let last = match told {
-            ImportTold::Progress(progress) => return self.say(&Event::Progress(progress)),
+            ImportTold::Progress(progress) => return self.say(&ImportEvent::Progress(progress)),
             ImportTold::Output { stream, data } => {
                 // Build output has no offsets.
                 let piece = self.carry.push(stream, 0, data);
                 return self.output(piece);
             }
-            ImportTold::Step(step) => self.say(&Event::Step(step)),
-            ImportTold::Done(Ok(template)) => self.say(&Event::Done { template: &template }),
+            ImportTold::Step(step) => self.say(&ImportEvent::Step(step)),
+            ImportTold::Done(Ok(template)) => self.say(&ImportEvent::Done { template: &template }),
             ImportTold::Done(Err(error)) => {
                 let problem = Problem::from(&Refusal::from(error));
-                self.say(&Event::Failed { problem })
+                self.say(&ImportEvent::Failed { problem })
             }
         };
         // Bytes held back of both streams come before it.
@@ -100,10 +100,10 @@ impl Teller {
 
     fn output(&self, piece: Option<Piece>) -> Bytes {
         let Some(Piece { stream, data, .. }) = piece else { return Bytes::new() };
-        self.say(&Event::Output { stream, data })
+        self.say(&ImportEvent::Output { stream, data })
     }
 
-    fn say(&self, event: &Event<'_>) -> Bytes {
+    fn say(&self, event: &ImportEvent<'_>) -> Bytes {
         self.form.frame(event.name(), None, event)
     }
 }

@@ -9,13 +9,13 @@ use sandkeep_guestlink::OutputStream;
 /// arrives. A character split between two chunks is no reason to treat text as binary.
 #[derive(Debug, Default)]
 pub struct Carry {
-    stdout: Held,
-    stderr: Held,
+    stdout: PartialCharacter,
+    stderr: PartialCharacter,
 }
 
 /// An incomplete character, and its offset in the stream.
 #[derive(Debug, Default)]
-struct Held {
+struct PartialCharacter {
     bytes: Bytes,
     offset: u64,
 }
@@ -48,11 +48,11 @@ impl Carry {
 
     /// The bytes of a stream still held back, when no continuation follows.
     pub fn finish(&mut self, stream: OutputStream) -> Option<Piece> {
-        let Held { bytes: data, offset } = std::mem::take(self.held(stream));
+        let PartialCharacter { bytes: data, offset } = std::mem::take(self.held(stream));
         (!data.is_empty()).then_some(Piece { stream, offset, data })
     }
 
-    fn held(&mut self, stream: OutputStream) -> &mut Held {
+    fn held(&mut self, stream: OutputStream) -> &mut PartialCharacter {
         match stream {
             OutputStream::Stdout => &mut self.stdout,
             OutputStream::Stderr => &mut self.stderr,

@@ -24,7 +24,7 @@ use sandkeep_core::{
     api::{PortListener, PortUrl, Ports, SignPortUrl},
 };
 
-type Door = Extension<Arc<PortDoor>>;
+type PortRequest = Extension<Arc<PortDoor>>;
 
 /// Of `/api/v1/sandboxes/{id}/ports/{port}`, with the empty one before the first slash.
 const PREFIX_SEGMENTS: usize = 7;
@@ -53,7 +53,7 @@ pub fn routes(router: OpenApiRouter<Broker>) -> OpenApiRouter<Broker> {
     responses((status = 200, body = Ports), Guarded, OfSandbox, Inside)
 )]
 pub async fn list(
-    Extension(door): Door,
+    Extension(door): PortRequest,
     Who(who): Who,
     Id(id): Id,
     headers: HeaderMap,
@@ -69,7 +69,7 @@ pub async fn list(
     responses((status = 200, body = PortUrl), Guarded, WithBody, OfSandbox)
 )]
 pub async fn sign(
-    Extension(door): Door,
+    Extension(door): PortRequest,
     Who(who): Who,
     In(sandbox, port): In<Port>,
     Extension(key): Extension<SignedBy>,
@@ -89,7 +89,7 @@ pub async fn sign(
     responses((status = 200, body = PortListener), Guarded, OfSandbox, Inside)
 )]
 pub async fn listen(
-    Extension(door): Door,
+    Extension(door): PortRequest,
     Who(who): Who,
     In(sandbox, port): In<Port>,
 ) -> Result<Json<PortListener>, Refusal> {
@@ -126,7 +126,7 @@ pub async fn unlisten(
     )
 )]
 pub async fn forward(
-    Extension(door): Door,
+    Extension(door): PortRequest,
     Who(who): Who,
     In(sandbox, port): In<Port>,
     request: Request,

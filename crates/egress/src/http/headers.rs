@@ -12,13 +12,13 @@ use crate::policy::{Host, Transport};
 
 /// A host and a port, as a request names them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Authority {
+pub(crate) struct HostAndPort {
     pub(crate) host: Host,
     pub(crate) port: Option<u16>,
 }
 
 /// Reads `host` or `host:port`. Addresses in other notations are no names, and neither is anything with credentials.
-pub(crate) fn authority(text: &str) -> Option<Authority> {
+pub(crate) fn authority(text: &str) -> Option<HostAndPort> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (address, rest) = rest.split_once(']')?;
@@ -38,7 +38,7 @@ pub(crate) fn authority(text: &str) -> Option<Authority> {
         Ok(address) => Host::Address(address.to_canonical()),
         Err(_) => Host::Name(host_name(host).ok()?),
     };
-    Some(Authority { host, port })
+    Some(HostAndPort { host, port })
 }
 
 /// Why a request is not for one host.
@@ -56,7 +56,7 @@ pub(super) enum Ambiguous {
 
 /// The one authority that a request names: in its URI, in its Host header, or the same in both. `None` if it names
 /// none; an error says what is wrong.
-pub(super) fn of_request(request: &Parts) -> Result<Option<Authority>, Ambiguous> {
+pub(super) fn of_request(request: &Parts) -> Result<Option<HostAndPort>, Ambiguous> {
     let mut hosts = request.headers.get_all(header::HOST).iter();
     let host = match (hosts.next(), hosts.next()) {
         (_, Some(_)) => return Err(Ambiguous::SeveralHosts),

@@ -8,13 +8,13 @@ use std::sync::atomic::Ordering;
 
 use guest_proto::Privilege;
 
-use super::{Report, Step};
+use super::{FailurePipe, Step};
 use crate::plan::{CwdChosen, Identity, Plan, StdioKind};
 use crate::sys;
 
 pub struct Job {
     pub plan: Plan,
-    pub report: NonNull<Report>,
+    pub report: NonNull<FailurePipe>,
 }
 
 /// The entry of the child; returns only by failing, as the exit code.

@@ -63,11 +63,11 @@ pub struct Watch {
     file: Option<Arc<File>>,
     at: u64,
     ready: VecDeque<ExecEvent>,
-    phase: Phase,
+    phase: FollowPhase,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum FollowPhase {
     Reading,
     Over,
 }
@@ -93,7 +93,7 @@ impl Watch {
             file,
             at: 0,
             ready,
-            phase: Phase::Reading,
+            phase: FollowPhase::Reading,
         }
     }
 
@@ -107,7 +107,7 @@ impl Watch {
             if let Some(event) = self.ready.pop_front() {
                 return Ok(Some(event));
             }
-            if self.phase == Phase::Over {
+            if self.phase == FollowPhase::Over {
                 return Ok(None);
             }
             let progress = self.progress.borrow_and_update().clone();
@@ -126,7 +126,7 @@ impl Watch {
     }
 
     fn finish(&mut self, end: &ExecEnd) {
-        self.phase = Phase::Over;
+        self.phase = FollowPhase::Over;
         for stream in [OutputStream::Stdout, OutputStream::Stderr] {
             let to = super::record::of(&end.written, stream);
             self.skip_to(stream, to);

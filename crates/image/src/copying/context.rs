@@ -44,12 +44,12 @@ impl std::fmt::Debug for Secrets {
 
 #[derive(Clone, Debug)]
 struct Item {
-    what: What,
+    what: ContextEntry,
     attributes: Attributes,
 }
 
 #[derive(Clone, Debug)]
-enum What {
+enum ContextEntry {
     Directory,
     File { offset: u64, size_bytes: u64, digest: Digest },
     Symlink { target: Vec<u8> },
@@ -173,16 +173,16 @@ impl Index {
     fn take(&mut self, entry: Entry, entries: &mut Entries<impl Read>) -> Result<(), CopyError> {
         let path = clean(&entry.path)?;
         let what = match entry.kind {
-            Kind::Directory => What::Directory,
+            Kind::Directory => ContextEntry::Directory,
             Kind::File { size_bytes, segments: None } => {
                 let offset = entries.position();
-                What::File { offset, size_bytes, digest: hashed(entries)? }
+                ContextEntry::File { offset, size_bytes, digest: hashed(entries)? }
             }
             Kind::File { segments: Some(_), .. } => {
                 let what = "it is a sparse file; archive it without --sparse".to_owned();
                 return Err(ArchiveError::Entry { path: path.shown(), what }.into());
             }
-            Kind::Symlink { target } => What::Symlink { target },
+            Kind::Symlink { target } => ContextEntry::Symlink { target },
             Kind::Hardlink { target } => match self.items.get(&clean(&target)?) {
                 Some(item) => item.what.clone(),
                 None => {
@@ -227,7 +227,9 @@ fn add_parents(items: &mut BTreeMap<TreePath, Item>, path: &TreePath) {
         let attributes = Attributes { mode: 0o755, ..Attributes::default() };
         match items.get(&parent) {
             Some(_) => return,
-            None => items.insert(parent.clone(), Item { what: What::Directory, attributes }),
+            None => {
+                items.insert(parent.clone(), Item { what: ContextEntry::Directory, attributes })
+            }
         };
         above = parent;
     }
@@ -237,9 +239,9 @@ impl Files for Context {
     fn look(&self, path: &TreePath) -> io::Result<Option<Seen>> {
         let seen = |item: &Item| Seen {
             kind: match &item.what {
-                What::Directory => SeenKind::Directory,
-                What::File { size_bytes, .. } => SeenKind::File { size_bytes: *size_bytes },
-                What::Symlink { target } => SeenKind::Symlink { target: target.clone() },
+                ContextEntry::Directory => SeenKind::Directory,
+                ContextEntry::File { size_bytes, .. } => SeenKind::File { size_bytes: *size_bytes },
+                ContextEntry::Symlink { target } => SeenKind::Symlink { target: target.clone() },
             },
             attributes: item.attributes.clone(),
         };
@@ -250,8 +252,8 @@ impl Files for Context {
         path.followed(|next, _| {
             Ok(match self.items.get(next).map(|item| &item.what) {
                 None => Met::Nothing,
-                Some(What::Directory | What::File { .. }) => Met::Something,
-                Some(What::Symlink { target }) => Met::Link { target: target.clone() },
+                Some(ContextEntry::Directory | ContextEntry::File { .. }) => Met::Something,
+                Some(ContextEntry::Symlink { target }) => Met::Link { target: target.clone() },
             })
         })
     }
@@ -271,11 +273,11 @@ impl Files for Context {
 
     fn open(&self, file: &TreePath) -> io::Result<Box<dyn Read + Send>> {
         match self.item(file)?.what {
-            What::File { offset, size_bytes, .. } => {
+            ContextEntry::File { offset, size_bytes, .. } => {
                 let archive = Arc::clone(&self.archive);
                 Ok(Box::new(Section::new(archive, offset, size_bytes).reader()))
             }
-            What::Directory | What::Symlink { .. } => {
+            ContextEntry::Directory | ContextEntry::Symlink { .. } => {
                 Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
             }
         }
@@ -283,8 +285,10 @@ impl Files for Context {
 
     fn digest(&self, file: &TreePath) -> io::Result<Digest> {
         match self.item(file)?.what {
-            What::File { digest, .. } => Ok(digest),
-            What::Directory | What::Symlink { .. } => Err(io::ErrorKind::InvalidInput.into()),
+            ContextEntry::File { digest, .. } => Ok(digest),
+            ContextEntry::Directory | ContextEntry::Symlink { .. } => {
+                Err(io::ErrorKind::InvalidInput.into())
+            }
         }
     }
 }

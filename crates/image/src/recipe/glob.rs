@@ -3,17 +3,17 @@
 
 /// A pattern, split at its slashes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pattern(Vec<Part>);
+pub struct Pattern(Vec<GlobPart>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Part {
+enum GlobPart {
     /// Any number of names, including none.
     Any,
-    Name(Vec<Token>),
+    Name(Vec<GlobToken>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Token {
+enum GlobToken {
     Character(char),
     One,
     Many,
@@ -31,8 +31,8 @@ impl Pattern {
     pub fn read(text: &str) -> Option<Self> {
         let parts = text.split('/').filter(|part| !part.is_empty() && *part != ".");
         let part = |part: &str| match part {
-            "**" => Some(Part::Any),
-            name => tokens(name).map(Part::Name),
+            "**" => Some(GlobPart::Any),
+            name => tokens(name).map(GlobPart::Name),
         };
         parts.map(part).collect::<Option<_>>().map(Self)
     }
@@ -62,23 +62,23 @@ fn names(path: &str) -> impl Iterator<Item = &str> {
 
 /// The numbers of consumed names after a part, given those before it. Sets of positions instead of backtracking, so
 /// that no pattern takes more than its length times the path's.
-fn step(reached: &[usize], part: &Part, names: &[Vec<char>]) -> Vec<usize> {
+fn step(reached: &[usize], part: &GlobPart, names: &[Vec<char>]) -> Vec<usize> {
     match part {
-        Part::Any => {
+        GlobPart::Any => {
             reached.iter().min().map(|at| (*at..=names.len()).collect()).unwrap_or_default()
         }
-        Part::Name(tokens) => {
+        GlobPart::Name(tokens) => {
             let fits = |at: &&usize| names.get(**at).is_some_and(|name| is_name(tokens, name));
             reached.iter().filter(fits).map(|at| at + 1).collect()
         }
     }
 }
 
-fn is_name(tokens: &[Token], name: &[char]) -> bool {
+fn is_name(tokens: &[GlobToken], name: &[char]) -> bool {
     let mut reached = vec![0];
     for token in tokens {
         reached = match token {
-            Token::Many => {
+            GlobToken::Many => {
                 reached.iter().min().map(|at| (*at..=name.len()).collect()).unwrap_or_default()
             }
             token => {
@@ -90,7 +90,7 @@ fn is_name(tokens: &[Token], name: &[char]) -> bool {
     reached.contains(&name.len())
 }
 
-impl Token {
+impl GlobToken {
     fn is(&self, c: char) -> bool {
         match self {
             Self::Character(own) => *own == c,
@@ -103,23 +103,23 @@ impl Token {
     }
 }
 
-fn tokens(name: &str) -> Option<Vec<Token>> {
+fn tokens(name: &str) -> Option<Vec<GlobToken>> {
     let mut characters = name.chars();
     let mut tokens = Vec::new();
     while let Some(c) = characters.next() {
         tokens.push(match c {
-            '*' => Token::Many,
-            '?' => Token::One,
-            '\\' => Token::Character(characters.next()?),
+            '*' => GlobToken::Many,
+            '?' => GlobToken::One,
+            '\\' => GlobToken::Character(characters.next()?),
             '[' => class(&mut characters)?,
-            c => Token::Character(c),
+            c => GlobToken::Character(c),
         });
     }
     Some(tokens)
 }
 
 /// Parses after the `[`, up to and including the `]`.
-fn class(characters: &mut std::str::Chars<'_>) -> Option<Token> {
+fn class(characters: &mut std::str::Chars<'_>) -> Option<GlobToken> {
     let sense = match characters.as_str().starts_with(['^', '!']) {
         true => {
             characters.next();
@@ -130,7 +130,7 @@ fn class(characters: &mut std::str::Chars<'_>) -> Option<Token> {
     let mut ranges = Vec::new();
     loop {
         let from = match characters.next()? {
-            ']' if !ranges.is_empty() => return Some(Token::Class { ranges, sense }),
+            ']' if !ranges.is_empty() => return Some(GlobToken::Class { ranges, sense }),
             ']' => return None,
             '\\' => characters.next()?,
             c => c,

@@ -72,7 +72,7 @@ enum Entered {
 }
 
 /// What one layer has under a name.
-enum Seen {
+enum LayerEntry {
     Nothing,
     /// It hides the name in the layers below.
     Hidden,
@@ -97,19 +97,19 @@ impl Level {
     fn enter(&self, name: &CString, new: Option<FileOwner>) -> io::Result<Entered> {
         let mut below = Vec::new();
         let own = match look(&self.own, name)? {
-            Seen::Directory(own) => Some(own),
+            LayerEntry::Directory(own) => Some(own),
             // The volume is unused, so nothing in it can have been removed.
-            Seen::Other | Seen::Hidden => return Ok(Entered::Other),
-            Seen::Nothing => None,
+            LayerEntry::Other | LayerEntry::Hidden => return Ok(Entered::Other),
+            LayerEntry::Nothing => None,
         };
         for layer in &self.below {
             match look(layer, name)? {
-                Seen::Nothing => {}
-                Seen::Directory(found) => below.push(found),
-                Seen::Hidden => break,
+                LayerEntry::Nothing => {}
+                LayerEntry::Directory(found) => below.push(found),
+                LayerEntry::Hidden => break,
                 // It hides everything below it, or is itself visible.
-                Seen::Other if own.is_some() || !below.is_empty() => break,
-                Seen::Other => return Ok(Entered::Other),
+                LayerEntry::Other if own.is_some() || !below.is_empty() => break,
+                LayerEntry::Other => return Ok(Entered::Other),
             }
         }
         let own = match (own, below.first()) {
@@ -150,16 +150,18 @@ impl Level {
 const FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-fn look(directory: &OwnedFd, name: &CString) -> io::Result<Seen> {
+fn look(directory: &OwnedFd, name: &CString) -> io::Result<LayerEntry> {
     let stat = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => stat,
-        Err(Errno::NOENT) => return Ok(Seen::Nothing),
+        Err(Errno::NOENT) => return Ok(LayerEntry::Nothing),
         Err(error) => return Err(error.into()),
     };
     match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Directory => Ok(Seen::Directory(openat(directory, name, FLAGS, Mode::empty())?)),
-        _ if is_whiteout(&stat) => Ok(Seen::Hidden),
-        _ => Ok(Seen::Other),
+        FileType::Directory => {
+            Ok(LayerEntry::Directory(openat(directory, name, FLAGS, Mode::empty())?))
+        }
+        _ if is_whiteout(&stat) => Ok(LayerEntry::Hidden),
+        _ => Ok(LayerEntry::Other),
     }
 }
 

@@ -59,7 +59,7 @@ struct Which {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Shape {
+enum RecordFormat {
     /// The records as they are in the log
     Ndjson,
     /// Open Cybersecurity Schema Framework: API Activity
@@ -94,8 +94,8 @@ struct TailArgs {
 
 #[derive(Debug, clap::Args)]
 struct ExportArgs {
-    #[arg(long, value_enum, default_value_t = Shape::Ndjson)]
-    format: Shape,
+    #[arg(long, value_enum, default_value_t = RecordFormat::Ndjson)]
+    format: RecordFormat,
     #[command(flatten)]
     which: Which,
     #[command(flatten)]
@@ -143,16 +143,16 @@ pub fn run(args: Args, global: &Global, around: &Surroundings) -> Result<Exit, F
     with_one_thread(async {
         match args.command {
             AuditCommand::Ls(ReadArgs { which, place, format }) => {
-                let mut source = Source::open(place.way(global, around)?, &which).await?;
+                let mut source = RecordSource::open(place.way(global, around)?, &which).await?;
                 list(&mut source, format.json).await
             }
             AuditCommand::Export(ExportArgs { format, which, place }) => {
-                let mut source = Source::open(place.way(global, around)?, &which).await?;
+                let mut source = RecordSource::open(place.way(global, around)?, &which).await?;
                 export(&mut source, format).await
             }
             AuditCommand::Tail(args) => {
                 let way = args.place.way(global, around)?;
-                let mut source = Source::open(way, &args.which).await?;
+                let mut source = RecordSource::open(way, &args.which).await?;
                 tail(&mut source, args.lines, args.follow, args.format.json).await
             }
             AuditCommand::Verify(VerifyArgs { head, place, format }) => {
@@ -171,7 +171,7 @@ pub fn run(args: Args, global: &Global, around: &Surroundings) -> Result<Exit, F
 }
 
 /// Where records come from, in order.
-struct Source {
+struct RecordSource {
     filter: Filter,
     after: u64,
     from: From,
@@ -182,7 +182,7 @@ enum From {
     Api(Client),
 }
 
-impl Source {
+impl RecordSource {
     async fn open(way: Way, which: &Which) -> Result<Self, Failure> {
         let Which { since, until, owner } = which.clone();
         let filter = Filter { since, until, owner };
@@ -263,9 +263,9 @@ impl Source {
     }
 }
 
-async fn list(source: &mut Source, json: bool) -> Result<Exit, Failure> {
+async fn list(source: &mut RecordSource, json: bool) -> Result<Exit, Failure> {
     if json {
-        return export(source, Shape::Ndjson).await;
+        return export(source, RecordFormat::Ndjson).await;
     }
     let mut all = Vec::new();
     while let Some(records) = source.next().await? {
@@ -276,12 +276,12 @@ async fn list(source: &mut Source, json: bool) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-async fn export(source: &mut Source, shape: Shape) -> Result<Exit, Failure> {
+async fn export(source: &mut RecordSource, shape: RecordFormat) -> Result<Exit, Failure> {
     while let Some(records) = source.next().await? {
         for record in &records {
             let value = match shape {
-                Shape::Ndjson => json!(record),
-                Shape::Ocsf => to_ocsf(record, VERSION),
+                RecordFormat::Ndjson => json!(record),
+                RecordFormat::Ocsf => to_ocsf(record, VERSION),
             };
             print::line(&value.to_string())?;
         }
@@ -290,7 +290,7 @@ async fn export(source: &mut Source, shape: Shape) -> Result<Exit, Failure> {
 }
 
 async fn tail(
-    source: &mut Source,
+    source: &mut RecordSource,
     lines: usize,
     follow: bool,
     json: bool,

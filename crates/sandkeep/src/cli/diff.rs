@@ -26,13 +26,13 @@ pub struct DiffArgs {
     #[arg(long, value_name = "PATH")]
     path: Option<String>,
     #[command(flatten)]
-    shape: Shape,
+    shape: DiffFormat,
 }
 
 /// What to show.
 #[derive(Clone, Copy, Debug, clap::Args)]
 #[group(multiple = false)]
-struct Shape {
+struct DiffFormat {
     /// Show the changed lines
     #[arg(long)]
     text: bool,
@@ -61,7 +61,7 @@ struct Compared {
 
 pub async fn run(args: DiffArgs, client: &Client) -> Result<Exit, Failure> {
     let id = client.resolve(&args.id).await?;
-    let Shape { text, stat, json } = args.shape;
+    let DiffFormat { text, stat, json } = args.shape;
     let text_too = text || stat || json;
     let mut query = vec![("text", text_too.to_string())];
     for (name, snapshot) in [("from", args.from), ("to", args.to)] {

@@ -23,7 +23,7 @@ pub struct Args {
     #[command(flatten)]
     order: OrderArgs,
     #[command(flatten)]
-    shape: Shape,
+    shape: ListFormat,
     /// Refresh the list every two seconds until Ctrl-C
     #[arg(long, short, conflicts_with_all = ["json", "line_format", "quiet"])]
     watch: bool,
@@ -32,7 +32,7 @@ pub struct Args {
 /// What to print of each.
 #[derive(Clone, Debug, clap::Args)]
 #[group(multiple = false)]
-struct Shape {
+struct ListFormat {
     /// Print only the ids
     #[arg(long, short)]
     quiet: bool,
@@ -70,7 +70,7 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
     let path = "/api/v1/sandboxes";
     let mut query = args.filter.query();
     query.extend(args.order.query());
-    let Shape { quiet, line_format, json } = args.shape;
+    let ListFormat { quiet, line_format, json } = args.shape;
     if json {
         let items: Vec<Value> = client.list(path, &query, limit).await?;
         print::json(&json!({ "items": items }))?;

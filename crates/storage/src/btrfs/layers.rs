@@ -19,7 +19,7 @@ use sandkeep_sys::btrfs::{self, Access, quota::Charged};
 use sandkeep_tree::untrusted;
 
 /// The initial content of a draft.
-enum Start<'a> {
+enum DraftOrigin<'a> {
     Empty,
     CopyOf(&'a OwnedFd),
 }
@@ -54,7 +54,7 @@ impl Btrfs {
         self: &Arc<Self>,
         below: &[LayerId],
         layer: &LayerId,
-        start: &Start<'_>,
+        start: &DraftOrigin<'_>,
     ) -> Result<Option<LayerDraft>, StorageError> {
         let failed = |source| io_error(format!("draft {layer}"), source);
         let key =
@@ -67,14 +67,14 @@ impl Btrfs {
         let file = unused_draft();
         let layers = self.pool.layers().map_err(failed)?;
         let made = self.creating(|| match start {
-            Start::Empty => btrfs::create_subvolume(&layers, &file, Charged::TO_ITSELF),
-            Start::CopyOf(tree) => {
+            DraftOrigin::Empty => btrfs::create_subvolume(&layers, &file, Charged::TO_ITSELF),
+            DraftOrigin::CopyOf(tree) => {
                 let charged = Charged::TO_ITSELF;
                 btrfs::snapshot_subvolume(&layers, &file, tree, Access::Write, charged)
             }
         });
         made.map_err(failed)?;
-        if matches!(start, Start::Empty) {
+        if matches!(start, DraftOrigin::Empty) {
             chmodat(&layers, &file, Mode::from_raw_mode(0o755), AtFlags::empty())
                 .map_err(|error| failed(error.into()))?;
         }
@@ -101,7 +101,7 @@ impl BlockingLayers for Btrfs {
         layer: &LayerId,
     ) -> Result<Option<LayerDraft>, StorageError> {
         let top = self.open_top(below)?;
-        let start = top.as_ref().map_or(Start::Empty, Start::CopyOf);
+        let start = top.as_ref().map_or(DraftOrigin::Empty, DraftOrigin::CopyOf);
         self.begin(below, layer, &start)
     }
 
@@ -126,7 +126,7 @@ impl BlockingLayers for Btrfs {
     ) -> Result<(), StorageError> {
         self.open_top(below)?;
         let tree = self.open_tree(id, snapshot)?;
-        match self.begin(below, layer, &Start::CopyOf(&tree))? {
+        match self.begin(below, layer, &DraftOrigin::CopyOf(&tree))? {
             Some(draft) => keep(self.as_ref(), draft),
             None => Ok(()),
         }

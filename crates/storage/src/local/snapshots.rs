@@ -36,7 +36,7 @@ const FILES: &CStr = c"files";
 
 /// The directory for volumes of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum VolumeKind {
     Plain,
     Above,
 }
@@ -170,15 +170,15 @@ impl Local {
         &self,
         of: &SandboxId,
         tree: OwnedFd,
-        kind: Kind,
+        kind: VolumeKind,
         like: &SandboxId,
         draft: &CStr,
     ) -> io::Result<()> {
         mkdirat(&self.drafts, draft, Mode::RWXU)?;
         let directory = untrusted::open_dir(&self.drafts, draft)?;
         let to = match kind {
-            Kind::Plain => directory.try_clone()?,
-            Kind::Above => {
+            VolumeKind::Plain => directory.try_clone()?,
+            VolumeKind::Above => {
                 furnish_like(&untrusted::open_dir(&self.above, &c_name(like))?, &directory)?;
                 untrusted::open_dir(&directory, UPPER)?
             }
@@ -188,22 +188,24 @@ impl Local {
     }
 
     /// The kind of a volume.
-    fn kind(&self, id: &SandboxId) -> Result<Kind, StorageError> {
+    fn kind(&self, id: &SandboxId) -> Result<VolumeKind, StorageError> {
         match open_named(&self.volumes, id) {
-            Ok(_) => Ok(Kind::Plain),
-            Err(StorageError::NotFound { .. }) => open_named(&self.above, id).map(|_| Kind::Above),
+            Ok(_) => Ok(VolumeKind::Plain),
+            Err(StorageError::NotFound { .. }) => {
+                open_named(&self.above, id).map(|_| VolumeKind::Above)
+            }
             Err(error) => Err(error),
         }
     }
 
-    fn room(&self, kind: Kind) -> &OwnedFd {
+    fn room(&self, kind: VolumeKind) -> &OwnedFd {
         match kind {
-            Kind::Plain => &self.volumes,
-            Kind::Above => &self.above,
+            VolumeKind::Plain => &self.volumes,
+            VolumeKind::Above => &self.above,
         }
     }
 
-    fn replace(&self, id: &SandboxId, kind: Kind, tree: OwnedFd) -> io::Result<()> {
+    fn replace(&self, id: &SandboxId, kind: VolumeKind, tree: OwnedFd) -> io::Result<()> {
         self.in_draft(|draft| {
             self.fill_clone(id, tree, kind, id, draft)?;
             failpoint!("local.rollback_after_copy");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::command::{Reach, Row};
 use super::names::DatasetSnapshot;
-use super::{NAME, Start, Zfs, io_error, place, random};
+use super::{DatasetOrigin, NAME, Zfs, io_error, place, random};
 use crate::{ForeignTree, StorageError};
 
 impl Zfs {
@@ -30,7 +30,7 @@ impl Zfs {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(missing()),
             Err(error) => return Err(failed(error)),
         }
-        let root = self.make(&name, place::DRAFT, Start::CopyOf(&from), &[]);
+        let root = self.make(&name, place::DRAFT, DatasetOrigin::CopyOf(&from), &[]);
         let root = root.inspect_err(|_| drop(self.remove_dataset(&name))).map_err(failed)?;
         let storage = Arc::clone(self);
         Ok(ForeignTree::new(root, move || {

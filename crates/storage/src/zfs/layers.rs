@@ -12,7 +12,7 @@ use rustix::fs::syncfs;
 use super::command::Reach;
 use super::look::{Seen, YES};
 use super::names::{self, LAYER};
-use super::{DEAD, Start, Zfs, io_error, number, place, random};
+use super::{DEAD, DatasetOrigin, Zfs, io_error, number, place, random};
 use crate::layer::{chain_key, check_count};
 use crate::offload::{BlockingLayers, keep};
 use crate::{LayerDraft, LayerId, LayerKey, StorageError, Whiteouts};
@@ -57,7 +57,7 @@ impl Zfs {
         self: &Arc<Self>,
         below: &[LayerId],
         layer: &LayerId,
-        start: Start<'_>,
+        start: DatasetOrigin<'_>,
     ) -> Result<Option<LayerDraft>, StorageError> {
         let failed = |source| io_error(format!("draft {layer}"), source);
         let layers = [below, std::slice::from_ref(layer)].concat();
@@ -115,7 +115,8 @@ impl BlockingLayers for Zfs {
     ) -> Result<Option<LayerDraft>, StorageError> {
         let _changing = self.changing();
         let top = self.top(below)?;
-        let start = top.as_ref().map_or(Start::Empty, |top| Start::CopyOf(&top.snapshot));
+        let start =
+            top.as_ref().map_or(DatasetOrigin::Empty, |top| DatasetOrigin::CopyOf(&top.snapshot));
         self.begin(below, layer, start)
     }
 
@@ -137,7 +138,7 @@ impl BlockingLayers for Zfs {
         below: &[LayerId],
         layer: &LayerId,
     ) -> Result<(), StorageError> {
-        let begin = |from: &str| self.begin(below, layer, Start::CopyOf(from));
+        let begin = |from: &str| self.begin(below, layer, DatasetOrigin::CopyOf(from));
         let draft = {
             let _changing = self.changing();
             self.top(below)?;

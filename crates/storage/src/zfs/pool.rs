@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::command::{Reach, Tool, argument};
 use super::names::{Dataset, Names, OWN};
-use super::{Start, Zfs, io_error, place, random, unusable};
+use super::{DatasetOrigin, Zfs, io_error, place, random, unusable};
 use crate::StorageError;
 use sandkeep_sys::mount;
 use sandkeep_tree::Ids;
@@ -145,7 +145,7 @@ impl Zfs {
     /// Tries whether this mount can be id-mapped.
     fn try_ids(&self) -> io::Result<Ids> {
         let draft = self.names.new_trial(&random());
-        let path = self.make(&draft, place::DRAFT, Start::Empty, &[])?;
+        let path = self.make(&draft, place::DRAFT, DatasetOrigin::Empty, &[])?;
         let tried = mount::can_be_id_mapped(&path);
         self.remove_dataset(&draft)?;
         Ok(if tried? { Ids::Plain } else { Ids::Shifted })

@@ -15,7 +15,7 @@ use rustix::fs::syncfs;
 
 use super::command::Reach;
 use super::look::{Kind, Volume};
-use super::{BASE, Start, TREE, Zfs, io_error, limit, names, number, random};
+use super::{BASE, DatasetOrigin, TREE, Zfs, io_error, limit, names, number, random};
 use crate::offload::{Blocking as _, BlockingSnapshots};
 use crate::{Quota, StorageError};
 use sandkeep_core::{SandboxId, SnapshotId, failpoint};
@@ -73,7 +73,7 @@ impl Zfs {
                 return Ok(path.to_owned());
             }
             let name = format!("{}/{}", volume.name, names::new_view(snapshot, &random()));
-            self.make(&name, id.as_str(), Start::CopyOf(&found.name), &[(BASE, found.base)])
+            self.make(&name, id.as_str(), DatasetOrigin::CopyOf(&found.name), &[(BASE, found.base)])
         };
         open().map_err(|source| io_error(format!("open {snapshot} of {id}"), source))
     }
@@ -88,7 +88,7 @@ impl Zfs {
         let limits = self.limits(id, base, asked, snapshot.referenced);
         let next = names::new_tree(&random());
         let name = format!("{}/{next}", volume.name);
-        let made = self.make(&name, id.as_str(), Start::CopyOf(&snapshot.name), &limits);
+        let made = self.make(&name, id.as_str(), DatasetOrigin::CopyOf(&snapshot.name), &limits);
         let switched = made.and_then(|_| {
             failpoint!("zfs.rollback_after_clone");
             self.tool.run(&["set", &format!("{TREE}={next}"), &volume.name])
@@ -193,7 +193,7 @@ impl BlockingSnapshots for Zfs {
     ) -> Result<Root, StorageError> {
         let _changing = self.changing();
         let found = self.find(id, snapshot)?;
-        let start = Start::CopyOf(&found.name);
+        let start = DatasetOrigin::CopyOf(&found.name);
         let root = self.make_volume(new, start, quota, (found.base, found.own_bytes()))?;
         failpoint!("zfs.fork_after_made");
         Ok(root)

@@ -145,33 +145,33 @@ fn message(kind: libc::c_int) -> u16 {
     ((libc::NFNL_SUBSYS_NFTABLES << 8) | kind) as u16
 }
 
-type Rule = Vec<Step>;
+type Rule = Vec<RulePart>;
 
 fn rules(port: u16) -> Vec<(&'static str, Rule)> {
-    use Step::{Accept, Family, Reject, Reset, Transport};
-    let to_listener = |family| Step::Hand { family, port: port.to_be_bytes() };
-    let to_resolver = |family| Step::Hand { family, port: DNS };
+    use RulePart::{Accept, Family, Reject, Reset, Transport};
+    let to_listener = |family| RulePart::Hand { family, port: port.to_be_bytes() };
+    let to_resolver = |family| RulePart::Hand { family, port: DNS };
     let mut rules = vec![
         (CAUGHT, vec![Family(IPV4), Transport(TCP), to_listener(IPV4), Accept]),
         (CAUGHT, vec![Family(IPV6), Transport(TCP), to_listener(IPV6), Accept]),
         (CAUGHT, vec![Transport(TCP), Reset]),
     ];
     for chain in [IN, OUT] {
-        rules.push((chain, vec![Family(IPV4), Step::ToLoopback4, Accept]));
-        rules.push((chain, vec![Family(IPV6), Step::ToLoopback6, Accept]));
+        rules.push((chain, vec![Family(IPV4), RulePart::ToLoopback4, Accept]));
+        rules.push((chain, vec![Family(IPV6), RulePart::ToLoopback6, Accept]));
     }
-    let to_dns = || [Transport(UDP), Step::ToPort(DNS)];
+    let to_dns = || [Transport(UDP), RulePart::ToPort(DNS)];
     let query = |family| [&to_dns()[..], &[Family(family), to_resolver(family), Accept]].concat();
     rules.extend([
-        (IN, vec![Transport(TCP), Step::Opens, Step::Jump(CAUGHT)]),
+        (IN, vec![Transport(TCP), RulePart::Opens, RulePart::Jump(CAUGHT)]),
         (IN, query(IPV4)),
         (IN, query(IPV6)),
         (IN, [&to_dns()[..], &[Reject]].concat()),
         (OUT, vec![Transport(TCP), Accept]),
         (OUT, [&to_dns()[..], &[Accept]].concat()),
-        (OUT, vec![Transport(UDP), Step::FromPort(DNS), Accept]),
-        (OUT, vec![Family(IPV4), Transport(ICMP), Step::Type(3), Accept]),
-        (OUT, vec![Family(IPV6), Transport(ICMPV6), Step::Type(1), Accept]),
+        (OUT, vec![Transport(UDP), RulePart::FromPort(DNS), Accept]),
+        (OUT, vec![Family(IPV4), Transport(ICMP), RulePart::Type(3), Accept]),
+        (OUT, vec![Family(IPV6), Transport(ICMPV6), RulePart::Type(1), Accept]),
         (OUT, vec![Reject]),
     ]);
     rules
@@ -179,7 +179,7 @@ fn rules(port: u16) -> Vec<(&'static str, Rule)> {
 
 /// A part of a rule: if it does not apply, the next rule follows.
 #[derive(Clone, Copy)]
-enum Step {
+enum RulePart {
     Family(u8),
     Transport(u8),
     ToLoopback4,
@@ -201,7 +201,7 @@ enum Step {
     Reset,
 }
 
-impl Step {
+impl RulePart {
     fn expressions(self) -> Vec<Expression> {
         use Expression::{Equal, Header, Immediate, Masked, Meta};
         let transport = |offset, length| Header {

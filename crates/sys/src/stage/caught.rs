@@ -23,7 +23,7 @@ pub(super) enum Catching {
 
 /// Its sockets are the descriptors, those of TCP first.
 #[derive(Debug, Serialize, Deserialize)]
-enum Answer {
+enum CaughtAnswer {
     Caught { tcp: usize },
     Failed(Failure),
 }
@@ -31,8 +31,8 @@ enum Answer {
 /// Does what is asked and sends the answer.
 pub(super) fn perform(catching: Catching, fds: &[OwnedFd]) -> io::Result<()> {
     let (answer, sockets) = match catch(catching, fds) {
-        Ok(sockets) => (Answer::Caught { tcp: sockets.tcp.len() }, sockets),
-        Err(failure) => (Answer::Failed(failure), Sockets::default()),
+        Ok(sockets) => (CaughtAnswer::Caught { tcp: sockets.tcp.len() }, sockets),
+        Err(failure) => (CaughtAnswer::Failed(failure), Sockets::default()),
     };
     let fds: Vec<_> = sockets.tcp.iter().chain(&sockets.udp).map(AsFd::as_fd).collect();
     let answer = serde_json::to_vec(&answer)?;
@@ -70,14 +70,14 @@ impl Stage {
         let answered = tokio::time::timeout(limits::STAGE_ANSWER, self.ask(catching, fds)).await;
         let (answer, fds) = answered.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
         match answer {
-            Answer::Caught { tcp } if tcp <= fds.len() => {
+            CaughtAnswer::Caught { tcp } if tcp <= fds.len() => {
                 let mut tcp_then_udp = fds;
                 let udp = tcp_then_udp.split_off(tcp);
                 Ok(Sockets { tcp: tcp_then_udp, udp })
             }
-            Answer::Caught { .. } => Err(io::ErrorKind::InvalidData.into()),
+            CaughtAnswer::Caught { .. } => Err(io::ErrorKind::InvalidData.into()),
             // The kind of error says what is missing.
-            Answer::Failed(Failure { step, errno }) => {
+            CaughtAnswer::Failed(Failure { step, errno }) => {
                 tracing::debug!(step, "a stage could not catch a network");
                 Err(io::Error::from_raw_os_error(errno))
             }
@@ -88,7 +88,7 @@ impl Stage {
         &self,
         catching: Catching,
         fds: &[BorrowedFd<'_>],
-    ) -> io::Result<(Answer, Vec<OwnedFd>)> {
+    ) -> io::Result<(CaughtAnswer, Vec<OwnedFd>)> {
         let request = serde_json::to_vec(&Order::Catch(catching))?;
         let no_stage = |error| io::Error::other(format!("a stage does not start: {error}"));
         let (ours, mut process) = self.spawn().map_err(no_stage)?;

@@ -26,11 +26,11 @@ pub struct Replacement {
     beside: PathBuf,
     file: File,
     before: Option<Metadata>,
-    state: State,
+    state: ReplacementState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ReplacementState {
     Unfinished,
     InPlace,
 }
@@ -59,7 +59,7 @@ impl Replacement {
             allowed.map_err(|errno| Failure::from_errno(errno, path))?;
         }
         let (file, beside) = beside(&target).map_err(refused)?;
-        Ok(Self { target, beside, file, before, state: State::Unfinished })
+        Ok(Self { target, beside, file, before, state: ReplacementState::Unfinished })
     }
 
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
@@ -71,7 +71,7 @@ impl Replacement {
     pub fn finish(mut self, mode: Option<u32>) -> Result<Before, Failure> {
         let done = self.try_finish(mode);
         done.map_err(|error| Failure::from_io(&error, Some(&self.target)))?;
-        self.state = State::InPlace;
+        self.state = ReplacementState::InPlace;
         Ok(if self.before.is_some() { Before::Present } else { Before::Absent })
     }
 
@@ -91,7 +91,7 @@ impl Replacement {
 
 impl Drop for Replacement {
     fn drop(&mut self) {
-        if self.state == State::Unfinished {
+        if self.state == ReplacementState::Unfinished {
             // If this fails a temporary file is left; the earlier error matters more.
             let _ = fs::remove_file(&self.beside);
         }

@@ -11,7 +11,7 @@ use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 
 use super::encode::{self, Answer};
 use super::{ExportOptions, Exporter};
-use crate::{ExportMetrics, FinishedSpans, Place, Recorder, Sampler, Step, WhyDropped};
+use crate::{ExportMetrics, FinishedSpans, Recorder, Sampler, Step, TraceContext, WhyDropped};
 use sandkeep_outgoing::Outgoing;
 
 /// Answers each request with the next of these, and the last one for ever. Hands over the bodies.
@@ -61,7 +61,7 @@ fn spans(count: usize) -> FinishedSpans {
     let subscriber = Arc::new(Registry::default().with(recorder.with_filter(filter)));
     tracing::subscriber::with_default(subscriber, || {
         for _ in 0..count {
-            let place = Place::of(None);
+            let place = TraceContext::of(None);
             let span = tracing::info_span!("request", trace_id = %place.own.trace);
             drop(Step::request(&span, place, || "GET /x".to_owned()));
         }

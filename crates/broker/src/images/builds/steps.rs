@@ -67,7 +67,7 @@ pub struct Built {
 }
 
 /// The effect of a step on the files.
-enum Work {
+enum StepEffect {
     Run(Running, Binds),
     Write(Copying),
 }
@@ -192,16 +192,18 @@ impl<'a> Builder<'a> {
                 return Ok(());
             }
             Effect::Run(running) => {
-                Work::Run(running.clone(), self.plan_binds(running, step).await?)
+                StepEffect::Run(running.clone(), self.plan_binds(running, step).await?)
             }
-            Effect::Copy(copied) => Work::Write(self.plan_copy(&built.layers, copied, step).await?),
+            Effect::Copy(copied) => {
+                StepEffect::Write(self.plan_copy(&built.layers, copied, step).await?)
+            }
             Effect::Directory(directory) => {
-                Work::Write(self.plan_directory(built, directory, step).await?)
+                StepEffect::Write(self.plan_directory(built, directory, step).await?)
             }
         };
         let files = match &work {
-            Work::Run(_, binds) => &binds.files(),
-            Work::Write(copying) => &copying.files,
+            StepEffect::Run(_, binds) => &binds.files(),
+            StepEffect::Write(copying) => &copying.files,
         };
         built.key = built.key.after(&effect, files);
         if let (Effect::Run(_), Some(policy)) = (&effect, self.network.policy.policy()) {
@@ -224,8 +226,8 @@ impl<'a> Builder<'a> {
         }
         self.tell(stage, step.line, &step.written, Cache::PassedBy).await;
         match work {
-            Work::Run(running, binds) => self.run(built, &running, binds, step).await?,
-            Work::Write(copying) => self.write(built, copying, step).await?,
+            StepEffect::Run(running, binds) => self.run(built, &running, binds, step).await?,
+            StepEffect::Write(copying) => self.write(built, copying, step).await?,
         }
         cache::remember(&self.broker.shared, &self.owner, &built.key, &built.layers).await?;
         failpoint!("build.after_step");

@@ -44,18 +44,18 @@ const PRIVATE: [&str; 5] = [
 ];
 
 /// How a command ended, and the end of its output.
-struct Ended {
+struct CommandEnd {
     outcome: Outcome,
     said: String,
 }
 
 /// A command that failed.
-struct Broken {
+struct FailedCommand {
     what: String,
-    ended: Ended,
+    ended: CommandEnd,
 }
 
-impl Broken {
+impl FailedCommand {
     fn says(&self, words: &[&str]) -> bool {
         let said = self.ended.said.to_ascii_lowercase();
         words.iter().any(|words| said.contains(words))
@@ -133,12 +133,17 @@ impl Supervisor {
         }
     }
 
-    fn invalid(&self, broken: &Broken) -> Error {
+    fn invalid(&self, broken: &FailedCommand) -> Error {
         Error::SourceInvalid { problem: broken.problem(self.meta.spec.template()) }
     }
 
     /// Why a remote repository could not be cloned. The gateway's own findings take precedence over git's messages.
-    fn unclonable(&self, url: &GitUrl, broken: Broken, trouble: Option<CloneTrouble>) -> Error {
+    fn unclonable(
+        &self,
+        url: &GitUrl,
+        broken: FailedCommand,
+        trouble: Option<CloneTrouble>,
+    ) -> Error {
         let url = url.url().to_owned();
         match trouble {
             Some(CloneTrouble::Refused { place, reason }) => {
@@ -180,7 +185,7 @@ impl Supervisor {
         &self,
         guest: &dyn Guest,
         argv: &[&str],
-    ) -> Result<Result<(), Broken>, Error> {
+    ) -> Result<Result<(), FailedCommand>, Error> {
         let wanted = Wanted {
             env: ENV.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
             cwd: Some(HOME.to_owned()),
@@ -208,7 +213,7 @@ impl Supervisor {
         };
         match ended.outcome {
             Outcome::Exited(0) => Ok(Ok(())),
-            _ => Ok(Err(Broken { what, ended })),
+            _ => Ok(Err(FailedCommand { what, ended })),
         }
     }
 }
@@ -221,7 +226,7 @@ fn how_to_clone(url: &GitUrl) -> Vec<&'static str> {
     }
 }
 
-async fn to_the_end(guest: &dyn Guest, request: ExecRequest) -> Result<Ended, Error> {
+async fn to_the_end(guest: &dyn Guest, request: ExecRequest) -> Result<CommandEnd, Error> {
     let mut said = Vec::new();
     let take = |data: Bytes| {
         said.extend_from_slice(&data);
@@ -230,7 +235,7 @@ async fn to_the_end(guest: &dyn Guest, request: ExecRequest) -> Result<Ended, Er
     };
     let end = guest.exec(request).await?.collect(take).await;
     let said = end.error.unwrap_or_else(|| String::from_utf8_lossy(&said).into_owned());
-    Ok(Ended { outcome: end.outcome, said })
+    Ok(CommandEnd { outcome: end.outcome, said })
 }
 
 fn how(outcome: &Outcome) -> String {

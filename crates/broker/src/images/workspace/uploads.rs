@@ -18,7 +18,7 @@ use sandkeep_core::{Owner, Principal, UploadId, limits};
 use sandkeep_image::source::Section;
 
 pub struct Uploads {
-    kept: Mutex<HashMap<UploadId, Kept>>,
+    kept: Mutex<HashMap<UploadId, StoredUpload>>,
     slots: Slots,
 }
 
@@ -29,7 +29,7 @@ impl Default for Uploads {
     }
 }
 
-struct Kept {
+struct StoredUpload {
     owner: Owner,
     file: Arc<File>,
     /// The space reserved for it from the owner's quota.
@@ -51,7 +51,7 @@ pub struct UploadView {
 }
 
 impl Uploads {
-    fn all(&self) -> MutexGuard<'_, HashMap<UploadId, Kept>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<UploadId, StoredUpload>> {
         // No code panics while it holds the lock.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -59,7 +59,7 @@ impl Uploads {
     /// Takes a slot for one more stored archive.
     fn place(&self, owner: &Owner) -> Result<Slot, Error> {
         let all = self.all();
-        let same = |kept: &&Kept| {
+        let same = |kept: &&StoredUpload| {
             (&kept.owner.organization, &kept.owner.user) == (&owner.organization, &owner.user)
         };
         let limit = limits::UPLOADS_KEPT_PER_USER_MAX;
@@ -99,7 +99,7 @@ impl Broker {
         let (id, owner) = (UploadId::random(), owner(who));
         let uploads = &self.shared.uploads;
         let slot = uploads.place(&owner)?;
-        let kept = Kept { owner, file, _space: space, _slot: slot };
+        let kept = StoredUpload { owner, file, _space: space, _slot: slot };
         uploads.all().insert(id.clone(), kept);
         self.forget_later(id.clone());
         let expires_at = self.shared.clock.wall() + limits::UPLOAD_KEPT;

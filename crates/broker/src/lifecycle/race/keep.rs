@@ -18,7 +18,7 @@ use sandkeep_core::{SandboxId, SnapshotId, Verb, failpoint};
 use sandkeep_tree::TreePath;
 
 /// How it went.
-pub(super) enum Kept {
+pub(super) enum KeepOutcome {
     /// The turn that holds the winner's files.
     Turn(Arc<Record>),
     /// The files are the winner's, but no turn could be sealed.
@@ -49,10 +49,10 @@ pub(super) async fn begin(
 }
 
 /// The rest, which the next daemon repeats if this one ends.
-pub(super) async fn finish(shared: &Shared, row: &mut Row) -> Kept {
+pub(super) async fn finish(shared: &Shared, row: &mut Row) -> KeepOutcome {
     let parent = match parent(shared, row) {
         Ok(parent) => parent,
-        Err(error) => return Kept::Fork(error),
+        Err(error) => return KeepOutcome::Fork(error),
     };
     if let Phase::Keeping(keeping) = &row.phase {
         let keeping = keeping.clone();
@@ -61,12 +61,12 @@ pub(super) async fn finish(shared: &Shared, row: &mut Row) -> Kept {
             if !matches!(error, Error::ShuttingDown) {
                 give_back(shared, &parent, &keeping).await;
             }
-            return Kept::Fork(error);
+            return KeepOutcome::Fork(error);
         }
         failpoint!("race.after_files");
         row.phase = Phase::Sealing(keeping);
         if let Err(error) = row.write(shared).await {
-            return Kept::Unsealed(error);
+            return KeepOutcome::Unsealed(error);
         }
         failpoint!("race.after_sealing");
     }
@@ -74,11 +74,11 @@ pub(super) async fn finish(shared: &Shared, row: &mut Row) -> Kept {
         unreachable!("a race that decided keeps or seals")
     };
     if let Some(sealed) = sealed(&parent, keeping) {
-        return Kept::Turn(sealed);
+        return KeepOutcome::Turn(sealed);
     }
     let sealed = turn(shared, &parent, keeping.note.clone()).await;
     failpoint!("race.after_turn");
-    sealed.map_or_else(Kept::Unsealed, Kept::Turn)
+    sealed.map_or_else(KeepOutcome::Unsealed, KeepOutcome::Turn)
 }
 
 fn parent(shared: &Shared, row: &Row) -> Result<Arc<Handle>, Error> {

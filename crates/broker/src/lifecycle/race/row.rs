@@ -101,13 +101,16 @@ pub(crate) async fn sweep(shared: &Arc<Shared>) -> Result<(), Error> {
 async fn finish(shared: Arc<Shared>, mut row: Row) {
     let mut handles = row.handles(&shared);
     match keep::finish(&shared, &mut row).await {
-        keep::Kept::Turn(_) => info!(id = %row.sandbox, "kept the winner of an earlier race"),
+        keep::KeepOutcome::Turn(_) => {
+            info!(id = %row.sandbox, "kept the winner of an earlier race")
+        }
         // The next daemon tries again.
-        keep::Kept::Fork(Error::ShuttingDown) | keep::Kept::Unsealed(Error::ShuttingDown) => return,
-        keep::Kept::Unsealed(error) => {
+        keep::KeepOutcome::Fork(Error::ShuttingDown)
+        | keep::KeepOutcome::Unsealed(Error::ShuttingDown) => return,
+        keep::KeepOutcome::Unsealed(error) => {
             warn!(id = %row.sandbox, %error, "kept the winner of an earlier race, but not as a turn")
         }
-        keep::Kept::Fork(error) => {
+        keep::KeepOutcome::Fork(error) => {
             let (Phase::Keeping(Keeping { winner, .. }) | Phase::Sealing(Keeping { winner, .. })) =
                 &row.phase
             else {

@@ -71,7 +71,7 @@ impl LocalDirectory {
         owner: &Owner,
         id: &SandboxId,
     ) -> Result<Option<SandboxId>, DirectoryError> {
-        let claim = Holder { id: id.clone(), at: Some(self.node.clone()) };
+        let claim = NameHolder { id: id.clone(), at: Some(self.node.clone()) };
         let claim = serde_json::to_vec(&claim).expect("a claim holds strings and a number");
         loop {
             match self.store.create(&key, claim.clone()).await {
@@ -160,16 +160,16 @@ pub(crate) fn row_id(entry: Entry) -> Option<SandboxId> {
 
 /// Who has a slot or a name.
 #[derive(Serialize, Deserialize)]
-struct Holder {
+struct NameHolder {
     id: SandboxId,
     #[serde(flatten)]
     at: Option<Node>,
 }
 
 /// Earlier versions wrote only the id.
-fn holder(value: &[u8]) -> Option<Holder> {
+fn holder(value: &[u8]) -> Option<NameHolder> {
     let text = std::str::from_utf8(value).ok()?;
-    let bare = || text.parse().ok().map(|id| Holder { id, at: None });
+    let bare = || text.parse().ok().map(|id| NameHolder { id, at: None });
     serde_json::from_str(text).ok().or_else(bare)
 }
 
@@ -331,7 +331,7 @@ impl Directory for LocalDirectory {
     ) -> Result<Option<SandboxId>, DirectoryError> {
         let key = name_key(owner, name);
         let entry = self.store.get(&key).await?;
-        let Some(Holder { id, .. }) = entry.and_then(|entry| holder(&entry.value)) else {
+        let Some(NameHolder { id, .. }) = entry.and_then(|entry| holder(&entry.value)) else {
             return Ok(None);
         };
         Ok(self.leads_to(&key, owner, &id).await?.then_some(id))
@@ -353,7 +353,7 @@ impl Directory for LocalDirectory {
                 let [_, organization, user, project, _] = segments.as_slice() else { continue };
                 let [organization, user, project] = [organization, user, project].map(Clone::clone);
                 let owner = Owner { organization, user, project };
-                let Some(Holder { id, at }) = holder(&entry.value) else { continue };
+                let Some(NameHolder { id, at }) = holder(&entry.value) else { continue };
                 let ours = at.is_none_or(|at| at.node == self.node.node);
                 if ours && !self.leads_to(&entry.key, &owner, &id).await? {
                     self.remove(&entry.key, entry.revision).await?;

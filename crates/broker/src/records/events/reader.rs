@@ -30,10 +30,10 @@ pub enum Delivery {
 pub(crate) struct Cursor {
     /// Everything up to this one has been read.
     after: EventSeq,
-    open: Option<Open>,
+    open: Option<OpenSegment>,
 }
 
-struct Open {
+struct OpenSegment {
     ordinal: u64,
     file: File,
     /// Of the next line.
@@ -55,7 +55,7 @@ impl Cursor {
         loop {
             let Some(open) = &mut self.open else {
                 let found = log.writer().segment_after(self.after);
-                match found.and_then(|segment| Open::segment(log, segment)) {
+                match found.and_then(|segment| OpenSegment::segment(log, segment)) {
                     Ok(open) => self.open = Some(open),
                     Err(NotKept::Gap { oldest }) => return Ok(vec![self.skip_to(oldest)]),
                     Err(NotKept::Io(error)) => return Err(error),
@@ -81,7 +81,7 @@ impl Cursor {
                 return Ok(Vec::new());
             }
             let next = log.writer().segment(open.ordinal + 1);
-            match next.and_then(|segment| Open::segment(log, segment)) {
+            match next.and_then(|segment| OpenSegment::segment(log, segment)) {
                 Ok(next) => self.open = Some(next),
                 Err(NotKept::Gap { oldest }) => return Ok(vec![self.skip_to(oldest)]),
                 Err(NotKept::Io(error)) => return Err(error),
@@ -149,7 +149,7 @@ impl super::Writer {
     }
 }
 
-impl Open {
+impl OpenSegment {
     fn segment(log: &EventLog, segment: Segment) -> Result<Self, NotKept> {
         match File::open(segment::path(&log.dir, segment.first)) {
             Ok(file) => Ok(Self { ordinal: segment.ordinal, file, offset: 0 }),

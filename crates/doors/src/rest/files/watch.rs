@@ -17,7 +17,7 @@ use sandkeep_broker::{FileWatch, Noticed};
 use sandkeep_core::limits::WATCH_SILENCE_MAX;
 
 #[derive(Serialize)]
-struct Event {
+struct WatchEvent {
     r#type: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<String>,
@@ -27,7 +27,7 @@ struct Event {
     problem: Option<Problem>,
 }
 
-enum State {
+enum WatchState {
     Opening(FileWatch),
     Watching(FileWatch),
     Over,
@@ -38,50 +38,52 @@ pub fn answer(watch: FileWatch, headers: &HeaderMap) -> Response {
         Some(Form::Ndjson) => Form::Ndjson,
         Some(Form::Sse | Form::Raw) | None => Form::Sse,
     };
-    let events = stream::unfold(State::Opening(watch), move |state| async move {
+    let events = stream::unfold(WatchState::Opening(watch), move |state| async move {
         let (event, state) = next(form, state).await?;
         Some((Ok::<_, Infallible>(event), state))
     });
     form.response(events)
 }
 
-async fn next(form: Form, state: State) -> Option<(Bytes, State)> {
+async fn next(form: Form, state: WatchState) -> Option<(Bytes, WatchState)> {
     let mut watch = match state {
-        State::Opening(watch) => {
-            return Some((said(form, event("watching")), State::Watching(watch)));
+        WatchState::Opening(watch) => {
+            return Some((said(form, event("watching")), WatchState::Watching(watch)));
         }
-        State::Watching(watch) => watch,
-        State::Over => return None,
+        WatchState::Watching(watch) => watch,
+        WatchState::Over => return None,
     };
     let told = match tokio::time::timeout(WATCH_SILENCE_MAX, watch.next()).await {
         // Something is written now and then, so that a client that is gone is noticed and proxies do not time out.
         Err(_) if form == Form::Sse => {
-            return Some((Bytes::from_static(b": still here\n\n"), State::Watching(watch)));
+            return Some((Bytes::from_static(b": still here\n\n"), WatchState::Watching(watch)));
         }
-        Err(_) => return Some((Bytes::from_static(b"\n"), State::Watching(watch))),
+        Err(_) => return Some((Bytes::from_static(b"\n"), WatchState::Watching(watch))),
         Ok(told) => told,
     };
     match told {
-        Ok(Noticed::Change(change)) => Some((said(form, changed(&change)), State::Watching(watch))),
+        Ok(Noticed::Change(change)) => {
+            Some((said(form, changed(&change)), WatchState::Watching(watch)))
+        }
         Ok(Noticed::NothingLeft) => None,
-        Ok(Noticed::Detached) => Some((said(form, event("detached")), State::Over)),
+        Ok(Noticed::Detached) => Some((said(form, event("detached")), WatchState::Over)),
         Err(error) => {
             let problem = Problem::from(&Refusal::from(error));
-            let failed = Event { problem: Some(problem), ..event("failed") };
-            Some((said(form, failed), State::Over))
+            let failed = WatchEvent { problem: Some(problem), ..event("failed") };
+            Some((said(form, failed), WatchState::Over))
         }
     }
 }
 
-fn said(form: Form, event: Event) -> Bytes {
+fn said(form: Form, event: WatchEvent) -> Bytes {
     form.frame(event.r#type, None, &event)
 }
 
-fn event(r#type: &'static str) -> Event {
-    Event { r#type, path: None, path_b64: None, problem: None }
+fn event(r#type: &'static str) -> WatchEvent {
+    WatchEvent { r#type, path: None, path_b64: None, problem: None }
 }
 
-fn changed(change: &Change) -> Event {
+fn changed(change: &Change) -> WatchEvent {
     let (path, path_b64) = match change.path.as_ref().map(written) {
         Some((path, path_b64)) => (Some(path), path_b64),
         None => (None, None),
@@ -94,5 +96,5 @@ fn changed(change: &Change) -> Event {
         ChangeKind::Gone => "gone",
         ChangeKind::Overflow => "overflow",
     };
-    Event { path, path_b64, ..event(r#type) }
+    WatchEvent { path, path_b64, ..event(r#type) }
 }

@@ -37,7 +37,7 @@ pub struct Door {
 type TokenParameters = Vec<(&'static str, String)>;
 
 #[derive(Deserialize)]
-struct Token {
+struct RegistryToken {
     token: Option<String>,
     access_token: Option<String>,
 }
@@ -151,7 +151,7 @@ impl Door {
             BodyError::Broken(e) => unreachable(&host, e),
         })?;
         let unreadable = || RegistryError::Token { host: host.clone() };
-        let token: Token = serde_json::from_slice(&body).map_err(|_| unreadable())?;
+        let token: RegistryToken = serde_json::from_slice(&body).map_err(|_| unreadable())?;
         let token = token.token.or(token.access_token).filter(|token| !token.is_empty());
         bearer(&token.ok_or_else(unreadable)?).map_err(|_| unreadable())
     }

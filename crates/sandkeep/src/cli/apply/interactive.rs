@@ -21,7 +21,7 @@ const CONTEXT_LINES: usize = 3;
 const BINARY_WITHIN_BYTES: usize = 8_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
+enum Choice {
     Yes,
     No,
     /// No to this and all that is left.
@@ -48,15 +48,15 @@ impl<R: BufRead, W: Write> Asked<R, W> {
             let mut line = String::new();
             let read = self.answers.read_line(&mut line)?;
             let answer = match (read, line.trim()) {
-                (0, _) | (_, "q" | "Q") => Some(Answer::Quit),
-                (_, "y" | "Y") => Some(Answer::Yes),
-                (_, "n" | "N") => Some(Answer::No),
+                (0, _) | (_, "q" | "Q") => Some(Choice::Quit),
+                (_, "y" | "Y") => Some(Choice::Yes),
+                (_, "n" | "N") => Some(Choice::No),
                 _ => None,
             };
             match answer {
-                Some(Answer::Yes) => return Ok(true),
-                Some(Answer::No) => return Ok(false),
-                Some(Answer::Quit) => self.quit = true,
+                Some(Choice::Yes) => return Ok(true),
+                Some(Choice::No) => return Ok(false),
+                Some(Choice::Quit) => self.quit = true,
                 None => writeln!(self.screen, "y: apply, n: leave, q: leave this and the rest")?,
             }
         }

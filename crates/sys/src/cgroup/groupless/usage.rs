@@ -9,7 +9,7 @@ use crate::cgroup::Used;
 
 /// One process, as `/proc/<pid>/stat` has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Process {
+struct ProcessStat {
     parent: u32,
     /// Its own time and that of the children it has waited for.
     ticks: u64,
@@ -37,7 +37,7 @@ pub fn of_tree(first: u32) -> io::Result<Used> {
     Ok(used)
 }
 
-fn processes() -> io::Result<HashMap<u32, Process>> {
+fn processes() -> io::Result<HashMap<u32, ProcessStat>> {
     let mut processes = HashMap::new();
     for entry in fs::read_dir("/proc")? {
         let name = entry?.file_name();
@@ -51,19 +51,19 @@ fn processes() -> io::Result<HashMap<u32, Process>> {
 
 /// The name in the line is chosen by the process and may contain anything, so fields are counted from its last
 /// parenthesis.
-fn parse(stat: &str) -> Option<Process> {
+fn parse(stat: &str) -> Option<ProcessStat> {
     let (_, rest) = stat.rsplit_once(") ")?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
     let number = |at: usize| fields.get(at)?.parse::<i64>().ok();
     let ticks = (11..15).map(number).sum::<Option<i64>>()?;
-    Some(Process {
+    Some(ProcessStat {
         parent: u32::try_from(number(1)?).ok()?,
         ticks: u64::try_from(ticks).ok()?,
         resident_pages: u64::try_from(number(21)?).ok()?,
     })
 }
 
-fn descends(pid: u32, first: u32, processes: &HashMap<u32, Process>) -> bool {
+fn descends(pid: u32, first: u32, processes: &HashMap<u32, ProcessStat>) -> bool {
     let mut at = pid;
     // A parent is older than its child, so this terminates; the bound covers pids that are reused while we read.
     for _ in 0..=processes.len() {
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn a_line_of_stat_is_read_whatever_the_name() {
         let line = "7 (a) b) S 3 7 7 0 -1 4194560 1 2 3 4 10 20 30 40 20 0 1 0 5 6 99 1 1";
-        let process = Process { parent: 3, ticks: 100, resident_pages: 99 };
+        let process = ProcessStat { parent: 3, ticks: 100, resident_pages: 99 };
         assert_eq!(parse(line), Some(process));
         assert_eq!(parse("7 (x) S 3"), None);
     }
