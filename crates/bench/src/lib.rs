@@ -142,9 +142,10 @@ fn measure(args: &BenchArgs, interrupted: &AtomicBool) -> Result<String, BenchEr
     };
     let report = bench.report(args.rounds as usize);
     let report = report.with_rates(rates).with_tools(tools).with_storages(&storages);
-    match args.json {
-        true => Ok(serde_json::to_string_pretty(&report).expect("a report is always JSON")),
-        false => Ok(report.to_string()),
+    if args.json {
+        Ok(serde_json::to_string_pretty(&report).expect("a report is always JSON"))
+    } else {
+        Ok(report.to_string())
     }
 }
 
@@ -198,9 +199,10 @@ impl Bench {
                 return Err(BenchError::Interrupted);
             }
             // The first counted round includes the slow operations.
-            let pace = match round.abs_diff(BENCH_WARMUP_ROUNDS).is_multiple_of(BENCH_SLOW_EVERY) {
-                true => Pace::All,
-                false => Pace::Quick,
+            let pace = if round.abs_diff(BENCH_WARMUP_ROUNDS).is_multiple_of(BENCH_SLOW_EVERY) {
+                Pace::All
+            } else {
+                Pace::Quick
             };
             self.round(pace)?;
         }

@@ -155,9 +155,10 @@ impl Fixture<'_> {
                 count => bytes += count as u64,
             }
         }
-        match bytes >= BENCH_STREAM_BYTES {
-            true => Ok(megabytes_a_second(BENCH_STREAM_BYTES, began)),
-            false => Err(io::Error::other(format!("only {bytes} bytes came"))),
+        if bytes >= BENCH_STREAM_BYTES {
+            Ok(megabytes_a_second(BENCH_STREAM_BYTES, began))
+        } else {
+            Err(io::Error::other(format!("only {bytes} bytes came")))
         }
     }
 

@@ -134,9 +134,10 @@ impl Subjects<'_> {
         &mut self,
         work: impl FnMut(&mut Subject) -> Result<(), BenchError>,
     ) -> Result<(), BenchError> {
-        match self.interrupted.load(Ordering::Relaxed) {
-            true => Err(BenchError::Interrupted),
-            false => self.all.iter_mut().try_for_each(work),
+        if self.interrupted.load(Ordering::Relaxed) {
+            Err(BenchError::Interrupted)
+        } else {
+            self.all.iter_mut().try_for_each(work)
         }
     }
 
@@ -243,9 +244,10 @@ impl Subject {
             copied.map_err(cannot("copy a tree"))
         })?;
         fs::remove_dir_all(&to).map_err(cannot("remove a copy"))?;
-        match copied.success() {
-            true => Ok(()),
-            false => Err(cannot("copy a tree")(io::Error::other("cp -a failed"))),
+        if copied.success() {
+            Ok(())
+        } else {
+            Err(cannot("copy a tree")(io::Error::other("cp -a failed")))
         }
     }
 

@@ -53,10 +53,7 @@ pub struct ToolArgs {
 impl ToolArgs {
     /// Approximate space of all files in the sandbox.
     pub fn mebibytes(&self) -> u64 {
-        match self.no_tools {
-            true => 0,
-            false => self.transfer_mb + Tree::Files(self.grep_files).mebibytes(),
-        }
+        if self.no_tools { 0 } else { self.transfer_mb + Tree::Files(self.grep_files).mebibytes() }
     }
 }
 
@@ -160,9 +157,10 @@ impl<'a> Fixture<'a> {
             stream.write_all(&bytes)?;
             let mut answer = Vec::new();
             stream.read_to_end(&mut answer)?;
-            match answer.starts_with(b"HTTP/1.1 2") {
-                true => Ok(megabytes_a_second(size, began)),
-                false => Err(io::Error::other(String::from_utf8_lossy(&answer).into_owned())),
+            if answer.starts_with(b"HTTP/1.1 2") {
+                Ok(megabytes_a_second(size, began))
+            } else {
+                Err(io::Error::other(String::from_utf8_lossy(&answer).into_owned()))
             }
         };
         Ok(in_turn(up, || self.copied(size)))
@@ -189,9 +187,10 @@ impl<'a> Fixture<'a> {
                     count => bytes += count as u64,
                 }
             }
-            match bytes > size {
-                true => Ok(megabytes_a_second(size, began)),
-                false => Err(io::Error::other(format!("only {bytes} bytes came"))),
+            if bytes > size {
+                Ok(megabytes_a_second(size, began))
+            } else {
+                Err(io::Error::other(format!("only {bytes} bytes came")))
             }
         };
         Ok(in_turn(down, || self.copied(size)))
@@ -215,9 +214,10 @@ impl<'a> Fixture<'a> {
             let body = json!({ "pattern": NEEDLE, "path": TREE });
             let answer = self.post(&mut connection, "tools/grep", &body)?;
             let rate = a_second(began);
-            match answer["content"].to_string().contains(NEEDLE) {
-                true => Ok(rate),
-                false => Err(io::Error::other(format!("nothing was found: {answer}"))),
+            if answer["content"].to_string().contains(NEEDLE) {
+                Ok(rate)
+            } else {
+                Err(io::Error::other(format!("nothing was found: {answer}")))
             }
         };
         let theirs = || {
@@ -225,9 +225,10 @@ impl<'a> Fixture<'a> {
             rg.args(["--no-ignore", "--hidden", "--line-number", NEEDLE]);
             let began = Instant::now();
             let ran = rg.arg(self.directory.join(TREE)).stdout(Stdio::null()).status()?;
-            match ran.success() {
-                true => Ok(a_second(began)),
-                false => Err(io::Error::other("rg found nothing")),
+            if ran.success() {
+                Ok(a_second(began))
+            } else {
+                Err(io::Error::other("rg found nothing"))
             }
         };
         Ok(in_turn(ours, theirs))
@@ -275,9 +276,10 @@ impl<'a> Fixture<'a> {
             let accept = "application/json, text/event-stream";
             let answer = ours.request_accepting("POST", "/mcp", accept, &message)?;
             let answer = succeeded(answer)?;
-            match answer["result"]["isError"] == false {
-                true => Ok(()),
-                false => Err(io::Error::other(answer.to_string())),
+            if answer["result"]["isError"] == false {
+                Ok(())
+            } else {
+                Err(io::Error::other(answer.to_string()))
             }
         };
         Ok(in_turn(p50_ms(call), p50_ms(|| self.bare(&mut theirs, &PROGRAM))))
@@ -300,9 +302,10 @@ impl<'a> Fixture<'a> {
             let target = "/rpc.v1.SandboxService/ExecuteTool";
             let answer = succeeded(ours.request("POST", target, &message.to_string())?)?;
             let failed = answer["ExitCode"].as_i64().unwrap_or(0) != 0;
-            match failed || answer["ToolName"] != tool {
-                false => Ok(()),
-                true => Err(io::Error::other(answer.to_string())),
+            if failed || answer["ToolName"] != tool {
+                Err(io::Error::other(answer.to_string()))
+            } else {
+                Ok(())
             }
         };
         Ok(in_turn(p50_ms(call), p50_ms(|| self.bare(&mut theirs, beside))))

@@ -64,9 +64,10 @@ impl Yardstick {
         let began = Instant::now();
         let status = command.status()?;
         let elapsed = began.elapsed();
-        match status.success() {
-            true => Ok(elapsed),
-            false => Err(io::Error::other(format!("{} ended with {status}", self.argv[0]))),
+        if status.success() {
+            Ok(elapsed)
+        } else {
+            Err(io::Error::other(format!("{} ended with {status}", self.argv[0])))
         }
     }
 
@@ -139,9 +140,10 @@ impl Yardsticks {
         self.add(tool(Measure::RuncRun, with(&["runc"])));
         self.add(tool(Measure::RunscRun, with(RUNSC)));
         // It does not support the hybrid cgroup layout, so there it must not see version 2.
-        let crun = match Path::new("/sys/fs/cgroup/unified").exists() {
-            true => with(&["unshare", "-m", "sh", "-c", HIDE_UNIFIED, "crun"]),
-            false => with(&["crun"]),
+        let crun = if Path::new("/sys/fs/cgroup/unified").exists() {
+            with(&["unshare", "-m", "sh", "-c", HIDE_UNIFIED, "crun"])
+        } else {
+            with(&["crun"])
         };
         self.add(tool(Measure::CrunRun, crun));
     }

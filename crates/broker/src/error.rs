@@ -136,10 +136,7 @@ pub enum Error {
     #[error("the upload is larger than {limit_bytes} bytes")]
     UploadTooLarge { limit_bytes: u64 },
 
-    #[error("there is no profile {name:?}; {}", match known.is_empty() {
-        true => "there are none".to_owned(),
-        false => format!("there are: {}", known.join(", ")),
-    })]
+    #[error("there is no profile {name:?}; {}", if known.is_empty() { "there are none".to_owned() } else { format!("there are: {}", known.join(", ")) })]
     UnknownProfile { name: String, known: Vec<String> },
 
     /// Another sandbox of the same owner has it.

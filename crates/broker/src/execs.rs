@@ -412,14 +412,15 @@ pub(crate) fn request(
     let env: usize = request.env.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
     let argv: usize = request.argv.iter().map(|argument| argument.len() + 1).sum();
     let (size, max) = (argv + env, limits::EXEC_STRINGS_MAX_BYTES);
-    match size <= max {
-        true => Ok(request),
-        false => Err(invalid(
+    if size <= max {
+        Ok(request)
+    } else {
+        Err(invalid(
             "argv",
             format!(
                 "with the environment it has {size} bytes, more than {max}; use a file or stdin"
             ),
-        )),
+        ))
     }
 }
 

@@ -251,12 +251,11 @@ impl Shared {
 
     /// Refuses the names of built-in templates.
     fn refuse_built_in(&self, name: &str) -> Result<(), Error> {
-        match self.templates.iter().any(|template| template.name() == name) {
-            true => {
-                let problem = format!("{name} is built in: it is always there");
-                Err(Error::InvalidField { field: "name", problem })
-            }
-            false => Ok(()),
+        if self.templates.iter().any(|template| template.name() == name) {
+            let problem = format!("{name} is built in: it is always there");
+            Err(Error::InvalidField { field: "name", problem })
+        } else {
+            Ok(())
         }
     }
 }

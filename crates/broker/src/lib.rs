@@ -215,9 +215,10 @@ impl Broker {
 
     /// Applies the rate limit of this principal to one more request.
     pub fn admit_request(&self, who: &Principal) -> Result<(), Error> {
-        match self.shared.rates.are_limited() {
-            true => self.shared.rates.admit(who, self.shared.clock.uptime()),
-            false => Ok(()),
+        if self.shared.rates.are_limited() {
+            self.shared.rates.admit(who, self.shared.clock.uptime())
+        } else {
+            Ok(())
         }
     }
 

@@ -140,9 +140,10 @@ impl Broker {
 
     pub async fn unlisten(&self, who: &Principal, id: &SandboxId, port: Port) -> Result<(), Error> {
         let handle = self.shared.find(who, id)?;
-        match listener::unlisten(&self.shared, &handle, port).await? {
-            true => Ok(()),
-            false => Err(Error::NoListener { id: id.clone(), port }),
+        if listener::unlisten(&self.shared, &handle, port).await? {
+            Ok(())
+        } else {
+            Err(Error::NoListener { id: id.clone(), port })
         }
     }
 

@@ -26,11 +26,10 @@ impl Lines {
     /// The same, where an empty line says that the daemon is there.
     pub async fn next_or_blank<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Error> {
         let line = self.next_line().await?;
-        match line.trim_ascii().is_empty() {
-            true => Ok(None),
-            false => {
-                serde_json::from_slice(&line).map_err(|e| self.client.not_sandkeep(e)).map(Some)
-            }
+        if line.trim_ascii().is_empty() {
+            Ok(None)
+        } else {
+            serde_json::from_slice(&line).map_err(|e| self.client.not_sandkeep(e)).map(Some)
         }
     }
 

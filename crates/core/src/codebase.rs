@@ -39,9 +39,10 @@ impl FromStr for CodebaseName {
     type Err = InvalidCodebaseName;
 
     fn from_str(text: &str) -> Result<Self, InvalidCodebaseName> {
-        match is_plain(text) && text.parse::<CodebaseId>().is_err() {
-            true => Ok(Self(text.to_owned())),
-            false => Err(InvalidCodebaseName),
+        if is_plain(text) && text.parse::<CodebaseId>().is_err() {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(InvalidCodebaseName)
         }
     }
 }
@@ -58,10 +59,7 @@ impl FromStr for CodebaseRef {
     type Err = InvalidCodebaseName;
 
     fn from_str(text: &str) -> Result<Self, InvalidCodebaseName> {
-        match is_plain(text) {
-            true => Ok(Self(text.to_owned())),
-            false => Err(InvalidCodebaseName),
-        }
+        if is_plain(text) { Ok(Self(text.to_owned())) } else { Err(InvalidCodebaseName) }
     }
 }
 

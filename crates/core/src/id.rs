@@ -46,10 +46,7 @@ macro_rules! id {
             type Err = InvalidId;
 
             fn from_str(text: &str) -> Result<Self, InvalidId> {
-                match is_id(text, $prefix) {
-                    true => Ok(Self(text.to_owned())),
-                    false => Err(InvalidId { text: text.to_owned(), prefix: $prefix }),
-                }
+                if is_id(text, $prefix) { Ok(Self(text.to_owned())) } else { Err(InvalidId { text: text.to_owned(), prefix: $prefix }) }
             }
         }
 

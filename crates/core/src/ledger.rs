@@ -287,10 +287,11 @@ mod tests {
     #[test]
     fn what_was_refused_is_not_counted() {
         let full = Over::Reserve { reserve_bytes: 1 };
-        let ledger = Ledger::new("host_mb", SHARES, move |bytes| match bytes > 10 {
-            true => Err(full),
-            false => Ok(()),
-        });
+        let ledger = Ledger::new(
+            "host_mb",
+            SHARES,
+            move |bytes| if bytes > 10 { Err(full) } else { Ok(()) },
+        );
         let bounded = ledger.open(&owner("ann")).bounded(5);
         assert_eq!(bounded.take(11), Err(Over::Bound { max_bytes: 5 }));
         assert_eq!(ledger.open(&owner("ann")).take(11), Err(full));

@@ -47,10 +47,7 @@ impl Moment {
         let left = after.saturating_sub(self.elapsed(now));
         let overdue = self.elapsed(now).saturating_sub(after);
         let exact = plus(now.wall, left).checked_sub(overdue).unwrap_or(jiff::Timestamp::MIN);
-        match exact.duration_since(naive).unsigned_abs() > tolerance {
-            true => exact,
-            false => naive,
-        }
+        if exact.duration_since(naive).unsigned_abs() > tolerance { exact } else { naive }
     }
 }
 

@@ -86,9 +86,10 @@ impl ProcessTerms {
         {
             return Err(InvalidTerms::Path(path.clone()));
         }
-        match (1..=limits::PROCESS_READY_MAX.as_secs()).contains(timeout_secs) {
-            true => Ok(()),
-            false => Err(InvalidTerms::Timeout(*timeout_secs)),
+        if (1..=limits::PROCESS_READY_MAX.as_secs()).contains(timeout_secs) {
+            Ok(())
+        } else {
+            Err(InvalidTerms::Timeout(*timeout_secs))
         }
     }
 

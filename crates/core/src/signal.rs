@@ -49,9 +49,10 @@ impl TryFrom<i32> for Signal {
     type Error = NoSignal;
 
     fn try_from(number: i32) -> Result<Self, NoSignal> {
-        match (1..=MAX).contains(&number) {
-            true => Ok(Self(number)),
-            false => Err(NoSignal(number.to_string())),
+        if (1..=MAX).contains(&number) {
+            Ok(Self(number))
+        } else {
+            Err(NoSignal(number.to_string()))
         }
     }
 }

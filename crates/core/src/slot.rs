@@ -35,10 +35,7 @@ impl FromStr for SlotName {
     type Err = InvalidSlot;
 
     fn from_str(text: &str) -> Result<Self, InvalidSlot> {
-        match is_plain(text) {
-            true => Ok(Self(text.to_owned())),
-            false => Err(InvalidSlot),
-        }
+        if is_plain(text) { Ok(Self(text.to_owned())) } else { Err(InvalidSlot) }
     }
 }
 

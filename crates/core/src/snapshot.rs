@@ -108,10 +108,7 @@ impl FromStr for SnapshotName {
     type Err = InvalidSnapshotName;
 
     fn from_str(text: &str) -> Result<Self, InvalidSnapshotName> {
-        match is_plain(text) {
-            true => Ok(Self(text.to_owned())),
-            false => Err(InvalidSnapshotName),
-        }
+        if is_plain(text) { Ok(Self(text.to_owned())) } else { Err(InvalidSnapshotName) }
     }
 }
 

@@ -199,10 +199,7 @@ impl GitUrl {
     }
 
     pub fn transport(&self) -> Transport {
-        match self.url.starts_with("https://") {
-            true => Transport::Https,
-            false => Transport::File,
-        }
+        if self.url.starts_with("https://") { Transport::Https } else { Transport::File }
     }
 }
 

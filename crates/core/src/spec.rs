@@ -173,9 +173,10 @@ impl Spec {
 
     /// A path as its caller means it: a relative one begins in the working directory.
     pub fn absolute(&self, path: &str) -> String {
-        match path.starts_with('/') {
-            true => path.to_owned(),
-            false => format!("{}/{path}", self.workdir().unwrap_or(HOME).trim_end_matches('/')),
+        if path.starts_with('/') {
+            path.to_owned()
+        } else {
+            format!("{}/{path}", self.workdir().unwrap_or(HOME).trim_end_matches('/'))
         }
     }
 

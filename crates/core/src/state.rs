@@ -431,10 +431,7 @@ fn expired(status: &Status, expiry: Expiry, what: AtExpiry) -> Result<(Status, N
 }
 
 fn under_way(status: &Status, operation: Operation) -> Result<(), Denied> {
-    match status.operation == Some(operation) {
-        true => Ok(()),
-        false => Err(Denied::NotUnderWay(operation)),
-    }
+    if status.operation == Some(operation) { Ok(()) } else { Err(Denied::NotUnderWay(operation)) }
 }
 
 fn done(status: &Status, operation: Operation) -> (Status, Next) {

@@ -27,10 +27,7 @@ impl TemplateName {
     /// The name with the tag `latest`, which a name without a tag also means.
     pub fn latest(&self) -> Option<Self> {
         let last = self.0.rsplit('/').next().unwrap_or_default();
-        match last.contains([':', '@']) {
-            true => None,
-            false => format!("{self}:latest").parse().ok(),
-        }
+        if last.contains([':', '@']) { None } else { format!("{self}:latest").parse().ok() }
     }
 }
 
@@ -42,9 +39,10 @@ impl FromStr for TemplateName {
         let part = |part: &str| {
             part.starts_with(|c: char| c.is_ascii_alphanumeric()) && part.chars().all(fine)
         };
-        match text.len() <= limits::TEMPLATE_NAME_MAX_BYTES && text.split('/').all(part) {
-            true => Ok(Self(text.to_owned())),
-            false => Err(InvalidTemplateName),
+        if text.len() <= limits::TEMPLATE_NAME_MAX_BYTES && text.split('/').all(part) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(InvalidTemplateName)
         }
     }
 }

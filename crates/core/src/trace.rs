@@ -124,13 +124,14 @@ impl FromStr for TraceParent {
         let is_longer = parts.next().is_some();
         let is_valid = version != 0xff && trace != 0 && span != 0 && !(version == 0 && is_longer);
         let narrow = |_| InvalidTraceParent;
-        match is_valid {
-            true => Ok(Self {
+        if is_valid {
+            Ok(Self {
                 trace: TraceId(trace),
                 span: SpanId(span.try_into().map_err(narrow)?),
                 flags: flags.try_into().map_err(narrow)?,
-            }),
-            false => Err(InvalidTraceParent),
+            })
+        } else {
+            Err(InvalidTraceParent)
         }
     }
 }
@@ -139,9 +140,10 @@ impl FromStr for TraceParent {
 fn number(part: Option<&str>, digits: usize) -> Result<u128, InvalidTraceParent> {
     let part = part.ok_or(InvalidTraceParent)?;
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    match part.len() == digits && part.bytes().all(is_digit) {
-        true => u128::from_str_radix(part, 16).map_err(|_| InvalidTraceParent),
-        false => Err(InvalidTraceParent),
+    if part.len() == digits && part.bytes().all(is_digit) {
+        u128::from_str_radix(part, 16).map_err(|_| InvalidTraceParent)
+    } else {
+        Err(InvalidTraceParent)
     }
 }
 

@@ -112,10 +112,7 @@ impl Auth {
     }
 
     pub fn mode(&self) -> Mode {
-        match self.oidc.is_some() || self.latch.is_closed() {
-            true => Mode::Keys,
-            false => Mode::Local,
-        }
+        if self.oidc.is_some() || self.latch.is_closed() { Mode::Keys } else { Mode::Local }
     }
 
     pub fn keys(&self) -> &KeyRing {

@@ -136,10 +136,7 @@ impl Command {
 impl CommandBody {
     fn of(operation: &Operation) -> Self {
         let Some(RefOr::T(body)) = &operation.request_body else { return Self::None };
-        match body.content.contains_key("application/json") {
-            true => Self::Json,
-            false => Self::Bytes,
-        }
+        if body.content.contains_key("application/json") { Self::Json } else { Self::Bytes }
     }
 }
 

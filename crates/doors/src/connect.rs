@@ -94,9 +94,10 @@ fn deadline(headers: &HeaderMap) -> Result<Deadline, Refusal> {
     let Some(value) = headers.get("connect-timeout-ms") else { return Ok(Deadline::none()) };
     let text = value.to_str().unwrap_or_default();
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-    let millis = match digits && (1..=CONNECT_TIMEOUT_MAX_DIGITS).contains(&text.len()) {
-        true => text.parse().ok(),
-        false => None,
+    let millis = if digits && (1..=CONNECT_TIMEOUT_MAX_DIGITS).contains(&text.len()) {
+        text.parse().ok()
+    } else {
+        None
     };
     let Some(millis) = millis else {
         let problem = "expected at most ten digits".to_owned();

@@ -78,10 +78,7 @@ impl Dialect for Rest {
     /// A request to a server inside concerns that server alone, whatever its method.
     fn effect(&self, request: &Request) -> Effect {
         let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
-        match described::is_proxied(route) {
-            true => Effect::Reads,
-            false => effect_by_method(request),
-        }
+        if described::is_proxied(route) { Effect::Reads } else { effect_by_method(request) }
     }
 
     fn needs(&self, request: &Request) -> Option<Scope> {

@@ -88,9 +88,10 @@ impl Dialect for Urule {
     fn refuse(&self, refusal: &Refusal, path: &str) -> Response {
         let problem = problem::problem_of(refusal, path);
         let (status, error) = (problem.status, problem.detail.clone());
-        let details = match status == StatusCode::BAD_REQUEST {
-            true => vec![Issue { message: error.clone() }],
-            false => Vec::new(),
+        let details = if status == StatusCode::BAD_REQUEST {
+            vec![Issue { message: error.clone() }]
+        } else {
+            Vec::new()
         };
         problem::answer(status, &Explained { problem, error, details })
     }

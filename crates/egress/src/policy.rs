@@ -187,9 +187,10 @@ impl Compiled {
             return Err(NotDialed::Denied { address: to, rule: entry.to_string() });
         }
         let in_range = self.ranges.iter().any(|range| range.contains(to));
-        match (is_public(to) && !is_own(to)) || (in_range && reach == Reach::PublicAndRanges) {
-            true => Ok(()),
-            false => Err(NotDialed::NotPublic(to)),
+        if (is_public(to) && !is_own(to)) || (in_range && reach == Reach::PublicAndRanges) {
+            Ok(())
+        } else {
+            Err(NotDialed::NotPublic(to))
         }
     }
 

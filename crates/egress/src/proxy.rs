@@ -23,9 +23,10 @@ pub(crate) async fn serve(flow: Flow, inside: Stream) {
     serve_http1(&flow, inside, tunnel, move |request| {
         let (flow, tunnel, current) = (of.clone(), slot.clone(), Arc::clone(&current));
         async move {
-            match *request.method() == Method::CONNECT {
-                true => connect(flow, tunnel, request).await,
-                false => forward(flow, tunnel, &current, request).await,
+            if *request.method() == Method::CONNECT {
+                connect(flow, tunnel, request).await
+            } else {
+                forward(flow, tunnel, &current, request).await
             }
         }
     })

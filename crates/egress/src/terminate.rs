@@ -75,10 +75,7 @@ pub(crate) async fn serve(
     };
     let to = (name.as_str(), site.port, site.reach);
     let connection = &flow.admitted.connection;
-    let offered = match protocols.is_empty() {
-        true => Version::Http1.protocols(),
-        false => protocols.clone(),
-    };
+    let offered = if protocols.is_empty() { Version::Http1.protocols() } else { protocols.clone() };
     let outside = upstream::connect_tls(&flow.sandbox, connection, to, offered).await;
     let chosen = match &outside {
         Ok(outside) => outside.get_ref().1.alpn_protocol().map(<[u8]>::to_vec),

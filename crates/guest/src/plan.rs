@@ -139,12 +139,13 @@ fn identity(account: Account) -> Result<Identity, NotStarted> {
         let Account { uid, gid, groups, .. } = account;
         return Ok(Identity::Become { uid, gid, groups });
     }
-    match account.uid == own {
-        true => Ok(Identity::Keep),
-        false => Err(NotStarted::cannot(format!(
+    if account.uid == own {
+        Ok(Identity::Keep)
+    } else {
+        Err(NotStarted::cannot(format!(
             "cannot become uid {}: all of this sandbox is uid {own}, because it was not made by root",
             account.uid
-        ))),
+        )))
     }
 }
 

@@ -364,9 +364,10 @@ impl Shell {
                 let tree = self.leaf.kill();
                 closing.pace.step(now);
                 let patient = now < closing.pace.since + KILL_PATIENCE;
-                match tree == Tree::Empty && self.pid == 0 || !patient {
-                    true => Due::Gone,
-                    false => Due::Nothing,
+                if tree == Tree::Empty && self.pid == 0 || !patient {
+                    Due::Gone
+                } else {
+                    Due::Nothing
                 }
             }
             State::Opening { .. }
@@ -385,9 +386,10 @@ impl Shell {
         if interrupt.hopeless.is_some() || self.pid == 0 {
             let tree = self.leaf.kill();
             let patient = now < interrupt.pace.since + KILL_PATIENCE;
-            return match (tree == Tree::Empty || !patient) && self.pid == 0 {
-                true => Due::Replace,
-                false => Due::Nothing,
+            return if (tree == Tree::Empty || !patient) && self.pid == 0 {
+                Due::Replace
+            } else {
+                Due::Nothing
             };
         }
         if interrupt.reported.is_none() && now >= interrupt.tell_again {

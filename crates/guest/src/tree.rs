@@ -90,10 +90,13 @@ impl Leaf {
     pub fn look(&self) -> Tree {
         match self {
             Self::None => Tree::Empty,
-            Self::Kept(_) | Self::Own(_) => match self.members().is_empty() {
-                true => Tree::Empty,
-                false => Tree::Alive,
-            },
+            Self::Kept(_) | Self::Own(_) => {
+                if self.members().is_empty() {
+                    Tree::Empty
+                } else {
+                    Tree::Alive
+                }
+            }
             Self::V1 { tasks: members, .. } | Self::V2 { procs: members, .. } => look(members),
         }
     }
@@ -200,9 +203,10 @@ fn kill_all(members: impl Fn() -> Vec<pid_t>) -> Tree {
             break;
         }
     }
-    match members().iter().all(|pid| known.contains(pid)) {
-        true => signal_each(&known, libc::SIGKILL),
-        false => kill_while_all_stand_still(members),
+    if members().iter().all(|pid| known.contains(pid)) {
+        signal_each(&known, libc::SIGKILL)
+    } else {
+        kill_while_all_stand_still(members)
     }
     if known.is_empty() { Tree::Empty } else { Tree::Alive }
 }

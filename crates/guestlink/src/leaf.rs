@@ -154,9 +154,10 @@ pub struct NoLeaves;
 
 impl LeafPool for NoLeaves {
     fn acquire(self: Arc<Self>, limits: &ExecLimits) -> io::Result<Box<dyn Leaf>> {
-        match *limits == ExecLimits::default() {
-            true => Ok(Box::new(Self)),
-            false => Err(io::ErrorKind::Unsupported.into()),
+        if *limits == ExecLimits::default() {
+            Ok(Box::new(Self))
+        } else {
+            Err(io::ErrorKind::Unsupported.into())
         }
     }
 

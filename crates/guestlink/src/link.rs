@@ -82,9 +82,10 @@ impl Link {
     /// Waits for bytes and feeds them to the reader; also sends unsent data. `Ok(0)` is the end. Cancel-safe.
     pub async fn receive(&self, reader: &mut FrameReader, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            let interest = match self.state().has_unsent() {
-                true => Interest::READABLE | Interest::WRITABLE,
-                false => Interest::READABLE,
+            let interest = if self.state().has_unsent() {
+                Interest::READABLE | Interest::WRITABLE
+            } else {
+                Interest::READABLE
             };
             let ready = tokio::select! {
                 biased;

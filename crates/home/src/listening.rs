@@ -40,12 +40,13 @@ pub enum UntilOpen {
 
 impl Home {
     pub fn write_listening(&self, all: &[Listening]) -> io::Result<()> {
-        match all.is_empty() {
-            true => match fs::remove_file(self.path().join(LISTENING)) {
+        if all.is_empty() {
+            match fs::remove_file(self.path().join(LISTENING)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
                 Ok(()) | Err(_) => Ok(()),
-            },
-            false => file::replace(self.path(), LISTENING, &serde_json::to_vec(all)?),
+            }
+        } else {
+            file::replace(self.path(), LISTENING, &serde_json::to_vec(all)?)
         }
     }
 

@@ -156,9 +156,10 @@ impl Home {
             if entry.file_name() == META {
                 continue;
             }
-            match entry.file_type()?.is_dir() {
-                true => fs::remove_dir_all(entry.path())?,
-                false => fs::remove_file(entry.path())?,
+            if entry.file_type()?.is_dir() {
+                fs::remove_dir_all(entry.path())?
+            } else {
+                fs::remove_file(entry.path())?
             }
         }
         fs::remove_dir_all(&self.path)

@@ -28,9 +28,10 @@ impl StoredKey {
     /// Reads the key. One that is damaged is an error: a new one would decrypt nothing.
     pub fn read(data: &Path) -> io::Result<Self> {
         if let Some(bytes) = content(&data.join(WRAPPED))? {
-            return match bytes.is_empty() || bytes.len() > KMS_ANSWER_MAX_BYTES {
-                true => Err(damaged(WRAPPED)),
-                false => Ok(Self::Wrapped(bytes)),
+            return if bytes.is_empty() || bytes.len() > KMS_ANSWER_MAX_BYTES {
+                Err(damaged(WRAPPED))
+            } else {
+                Ok(Self::Wrapped(bytes))
             };
         }
         match content(&data.join(KEY))? {

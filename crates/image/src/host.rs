@@ -98,10 +98,7 @@ impl Template for HostTemplate {
     }
 
     fn has_program(&self, name: &str) -> Contains {
-        match Path::new("/usr/bin").join(name).exists() {
-            true => Contains::Yes,
-            false => Contains::No,
-        }
+        if Path::new("/usr/bin").join(name).exists() { Contains::Yes } else { Contains::No }
     }
 
     fn default_privilege(&self) -> Privilege {

@@ -93,10 +93,8 @@ pub struct Applied {
 impl Applied {
     /// The result before anything was done.
     pub(super) fn nothing(ids: Ids) -> Self {
-        let owners = match rustix::process::geteuid().is_root() {
-            true => Owners::Kept(ids),
-            false => Owners::Ours,
-        };
+        let owners =
+            if rustix::process::geteuid().is_root() { Owners::Kept(ids) } else { Owners::Ours };
         Self {
             entries: 0,
             bytes: 0,

@@ -121,12 +121,11 @@ impl Manifest {
 impl Index {
     fn checked(self) -> Result<Self, ImageError> {
         let (found, max) = (self.manifests.len(), limits::IMAGE_INDEX_MAX);
-        match found > max {
-            true => {
-                let reason = format!("it names {found} manifests; {max} is the most");
-                Err(ImageError::Invalid { what: "an index", reason })
-            }
-            false => Ok(self),
+        if found > max {
+            let reason = format!("it names {found} manifests; {max} is the most");
+            Err(ImageError::Invalid { what: "an index", reason })
+        } else {
+            Ok(self)
         }
     }
 
@@ -192,18 +191,20 @@ pub(super) fn same_image(one: &str, other: &str) -> bool {
             .iter()
             .find_map(|prefix| name.strip_prefix(prefix))
             .unwrap_or(name);
-        match name.rsplit('/').next().is_some_and(|last| last.contains([':', '@'])) {
-            true => name.to_owned(),
-            false => format!("{name}:latest"),
+        if name.rsplit('/').next().is_some_and(|last| last.contains([':', '@'])) {
+            name.to_owned()
+        } else {
+            format!("{name}:latest")
         }
     };
     one == other || full(one) == full(other)
 }
 
 pub(super) fn within(bytes: &[u8], what: &'static str, max: usize) -> Result<(), ImageError> {
-    match bytes.len() > max {
-        true => Err(ImageError::Invalid { what, reason: format!("it is larger than {max} bytes") }),
-        false => Ok(()),
+    if bytes.len() > max {
+        Err(ImageError::Invalid { what, reason: format!("it is larger than {max} bytes") })
+    } else {
+        Ok(())
     }
 }
 

@@ -66,9 +66,10 @@ impl FromStr for Allowed {
             let address: IpAddr = address.parse().map_err(|_| invalid())?;
             let prefix: u8 = prefix.parse().map_err(|_| invalid())?;
             let place = Destination::Network { address, prefix };
-            return match prefix <= bits(address) {
-                true => Ok(Self { place, port: None }),
-                false => Err(invalid()),
+            return if prefix <= bits(address) {
+                Ok(Self { place, port: None })
+            } else {
+                Err(invalid())
             };
         }
         let (host, port) = split_port(text).ok_or_else(invalid)?;

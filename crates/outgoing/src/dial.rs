@@ -30,10 +30,7 @@ async fn race(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
             trying.push(TcpStream::connect(address));
         }
         let stagger = async {
-            match is_last {
-                true => std::future::pending().await,
-                false => sleep(EGRESS_DIAL_STAGGER).await,
-            }
+            if is_last { std::future::pending().await } else { sleep(EGRESS_DIAL_STAGGER).await }
         };
         tokio::select! {
             done = trying.next() => match done {

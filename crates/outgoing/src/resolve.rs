@@ -30,9 +30,10 @@ impl Resolve for SystemResolver {
                 addresses.push(address);
             }
         }
-        match addresses.is_empty() {
-            true => Err(io::Error::new(io::ErrorKind::NotFound, "it has no address")),
-            false => Ok(addresses),
+        if addresses.is_empty() {
+            Err(io::Error::new(io::ErrorKind::NotFound, "it has no address"))
+        } else {
+            Ok(addresses)
         }
     }
 }

@@ -31,9 +31,10 @@ impl Roots {
         let pem = std::fs::read(path).map_err(|e| wrong(e.to_string()))?;
         let certificates = Certificate::from_pem_bundle(&pem)
             .map_err(|e| wrong(sandkeep_core::with_causes(&e)))?;
-        match certificates.is_empty() {
-            true => Err(wrong("there is no certificate in it; it must be PEM".to_owned())),
-            false => Ok(Self { certificates: certificates.into(), pem: pem.into() }),
+        if certificates.is_empty() {
+            Err(wrong("there is no certificate in it; it must be PEM".to_owned()))
+        } else {
+            Ok(Self { certificates: certificates.into(), pem: pem.into() })
         }
     }
 

@@ -55,9 +55,10 @@ impl Ways {
             }
             Err(error) => {
                 let errno = error.into();
-                match self.judge == Judge::BySuccess || errno.is_refusal() {
-                    true => self.refusals.push(format!("{way}: {errno}")),
-                    false => self.leaks.push(format!("{way} was not refused: {errno}")),
+                if self.judge == Judge::BySuccess || errno.is_refusal() {
+                    self.refusals.push(format!("{way}: {errno}"))
+                } else {
+                    self.leaks.push(format!("{way} was not refused: {errno}"))
                 }
                 None
             }
@@ -87,10 +88,7 @@ impl Ways {
             }
             text
         };
-        match self.leaks.is_empty() {
-            true => held(told(&self.refusals)),
-            false => leaked(told(&self.leaks)),
-        }
+        if self.leaks.is_empty() { held(told(&self.refusals)) } else { leaked(told(&self.leaks)) }
     }
 }
 

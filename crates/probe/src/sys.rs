@@ -113,9 +113,10 @@ impl Child {
         let mut status = 0;
         // SAFETY: the pid is our child's, which stays ours until it is waited for.
         unsafe { libc::waitpid(self.0, &raw mut status, 0) };
-        match libc::WIFSIGNALED(status) {
-            true => Ended::Killed(libc::WTERMSIG(status)),
-            false => Ended::Exited,
+        if libc::WIFSIGNALED(status) {
+            Ended::Killed(libc::WTERMSIG(status))
+        } else {
+            Ended::Exited
         }
     }
 

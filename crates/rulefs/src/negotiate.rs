@@ -68,8 +68,5 @@ pub fn initialize(connection: &OwnedFd, mode: Mode) -> io::Result<Epochs> {
     let reply = reply.u32((flags >> 32) as u32).u32(depth);
     let reply = (0..6).fold(reply, |reply, _| reply.u32(0));
     rustix::io::write(connection, &reply.finish(header.unique, 0))?;
-    Ok(match minor >= wire::MINOR_WITH_EPOCH {
-        true => Epochs::Known,
-        false => Epochs::Unknown,
-    })
+    Ok(if minor >= wire::MINOR_WITH_EPOCH { Epochs::Known } else { Epochs::Unknown })
 }

@@ -244,9 +244,10 @@ fn can_hold_rules(tree: &OwnedFd) -> io::Result<()> {
         0x6969,
     ];
     let kind = rustix::fs::fstatfs(tree)?.f_type as u64 & 0xffff_ffff;
-    match OTHERS.contains(&kind) {
-        true => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
-        false => Ok(()),
+    if OTHERS.contains(&kind) {
+        Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+    } else {
+        Ok(())
     }
 }
 

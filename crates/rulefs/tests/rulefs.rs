@@ -50,9 +50,12 @@ fn main() -> ExitCode {
         .collect();
     let is_chosen = |test: &&Test| {
         filters.is_empty()
-            || filters.iter().any(|filter| match has("--exact") {
-                true => test.0 == filter.as_str(),
-                false => test.0.contains(filter.as_str()),
+            || filters.iter().any(|filter| {
+                if has("--exact") {
+                    test.0 == filter.as_str()
+                } else {
+                    test.0.contains(filter.as_str())
+                }
             })
     };
     let chosen: Vec<&Test> = all.iter().filter(is_chosen).collect();
@@ -64,10 +67,7 @@ fn main() -> ExitCode {
     }
     let failed: Vec<&str> = chosen.iter().filter(|test| !run(test)).map(|test| test.0).collect();
     println!("{} tests, failed: {failed:?}", chosen.len());
-    match failed.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    }
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn run((name, test): &Test) -> bool {

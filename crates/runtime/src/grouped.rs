@@ -194,9 +194,10 @@ impl<S: Starter> GroupedRuntime<S> {
     }
 
     fn can_pause(&self) -> Result<(), RuntimeError> {
-        match self.capabilities().pause {
-            true => Ok(()),
-            false => Err(RuntimeError::Unsupported { runtime: self.starter.name(), what: "pause" }),
+        if self.capabilities().pause {
+            Ok(())
+        } else {
+            Err(RuntimeError::Unsupported { runtime: self.starter.name(), what: "pause" })
         }
     }
 

@@ -84,9 +84,10 @@ impl Gvisor {
             return Err(ToolMissing::NotRoot);
         }
         let program = Program::find(Self::TOOL, Self::TOOL, (0, 0)).await?;
-        let platform = match program.ask("flags").await?.contains("systrap") {
-            true => Platform::Systrap,
-            false => Platform::Ptrace,
+        let platform = if program.ask("flags").await?.contains("systrap") {
+            Platform::Systrap
+        } else {
+            Platform::Ptrace
         };
         let (bound, lifelines) = (Mutex::default(), Mutex::default());
         let networks = Networks::of_root();
@@ -146,10 +147,7 @@ impl Gvisor {
         // The pipe with its token is the guest's lifeline.
         parts.lifeline = Lifeline::None;
         let files = Files::of(&plan.home);
-        let identity = match plan.network {
-            false => Identity::Host,
-            true => Identity::Sandbox,
-        };
+        let identity = if plan.network { Identity::Sandbox } else { Identity::Host };
         let written = bundle(plan, id_base).write_into(files.bundle());
         written
             .and_then(|()| files.show_bundle(identity))
@@ -201,10 +199,7 @@ fn lock<T>(map: &Mutex<HashMap<SandboxId, T>>) -> MutexGuard<'_, HashMap<Sandbox
 }
 
 fn kernel(plan: &Plan) -> Kernel {
-    match plan.network {
-        false => Kernel::Gvisor,
-        true => Kernel::GvisorOnNetwork,
-    }
+    if plan.network { Kernel::GvisorOnNetwork } else { Kernel::Gvisor }
 }
 
 fn bundle(plan: &Plan, id_base: u32) -> Bundle {

@@ -172,10 +172,7 @@ impl Plan {
     /// Refuses a plan whose files or network do not suit the runtime: the first step of every `create`.
     pub fn check(&self, runtime: &dyn Runtime) -> Result<(), RuntimeError> {
         self.check_files(runtime)?;
-        match self.network {
-            false => Ok(()),
-            true => runtime.check_network(),
-        }
+        if self.network { runtime.check_network() } else { Ok(()) }
     }
 
     fn check_files(&self, runtime: &dyn Runtime) -> Result<(), RuntimeError> {

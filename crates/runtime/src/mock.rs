@@ -163,10 +163,7 @@ impl Runtime for MockRuntime {
     }
 
     async fn stats(&self, id: &SandboxId) -> Result<Stats, RuntimeError> {
-        match self.world().contains_key(id) {
-            true => Ok(Stats::default()),
-            false => Err(Self::not_found(id)),
-        }
+        if self.world().contains_key(id) { Ok(Stats::default()) } else { Err(Self::not_found(id)) }
     }
 
     async fn connect(&self, id: &SandboxId) -> Result<Arc<dyn Guest>, RuntimeError> {

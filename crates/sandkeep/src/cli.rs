@@ -294,9 +294,10 @@ pub fn main() -> ExitCode {
         Err(failure) if failure.is_broken_pipe() => Exit::OutputClosed,
         Err(failure) => {
             let exit = own_failure.unwrap_or_else(|| Exit::of_failure(&failure));
-            match wants_json(&matches) {
-                true => print::failure(&failure.json(exit)),
-                false => print::note(&failure.line()),
+            if wants_json(&matches) {
+                print::failure(&failure.json(exit))
+            } else {
+                print::note(&failure.line())
             }
             exit
         }

@@ -232,9 +232,10 @@ impl Blocking for Btrfs {
 
     fn close(&self, idle: &[SandboxId]) -> Result<(), StorageError> {
         let volumes = self.list().map_err(|source| io_error("list volumes", source))?;
-        match volumes.iter().all(|volume| idle.contains(volume)) {
-            true => self.pool.release(),
-            false => Ok(()),
+        if volumes.iter().all(|volume| idle.contains(volume)) {
+            self.pool.release()
+        } else {
+            Ok(())
         }
     }
 }

@@ -48,9 +48,10 @@ impl FromStr for LayerId {
     fn from_str(text: &str) -> Result<Self, InvalidLayerId> {
         let hex = text.strip_prefix(Self::PREFIX).unwrap_or_default();
         let digits = hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        match hex.len() == 64 && digits {
-            true => Ok(Self(text.to_owned())),
-            false => Err(InvalidLayerId { text: text.to_owned() }),
+        if hex.len() == 64 && digits {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(InvalidLayerId { text: text.to_owned() })
         }
     }
 }
@@ -95,10 +96,7 @@ impl Base {
 /// Whether a volume may have this many layers.
 pub(super) fn check_count(layers: &[LayerId]) -> Result<(), StorageError> {
     let (count, max) = (layers.len(), limits::LAYERS_MAX);
-    match count > max {
-        true => Err(StorageError::TooManyLayers { count, max }),
-        false => Ok(()),
-    }
+    if count > max { Err(StorageError::TooManyLayers { count, max }) } else { Ok(()) }
 }
 
 /// The storage's own key of a layer: opaque to callers, who only compare it and pass it back.

@@ -296,10 +296,7 @@ fn io_error(what: impl Into<String>, source: io::Error) -> StorageError {
 
 /// Whether root can give every sandbox its own ids here.
 fn id_mapped(path: &Path) -> io::Result<bool> {
-    match rustix::process::geteuid().is_root() {
-        true => mount::can_be_id_mapped(path),
-        false => Ok(false),
-    }
+    if rustix::process::geteuid().is_root() { mount::can_be_id_mapped(path) } else { Ok(false) }
 }
 
 /// How ids are stored here. A non-root daemon has only its own, which nobody shifts.

@@ -181,12 +181,11 @@ impl<S: Blocking> Offloaded<S> {
     }
 
     fn check_quota(&self, quota: &Quota) -> Result<(), StorageError> {
-        match quota.is_none() || self.capabilities().disk_quota {
-            true => Ok(()),
-            false => {
-                let what = "limit a volume's size";
-                Err(StorageError::Unsupported { storage: S::NAME, what })
-            }
+        if quota.is_none() || self.capabilities().disk_quota {
+            Ok(())
+        } else {
+            let what = "limit a volume's size";
+            Err(StorageError::Unsupported { storage: S::NAME, what })
         }
     }
 }

@@ -323,11 +323,12 @@ fn value<'a>(rows: &'a [Row], of: &str, property: &str) -> Option<&'a str> {
 }
 
 fn number(rows: &[Row], of: &str, property: &str) -> io::Result<u64> {
-    match rows.iter().any(|row| row.name == of) {
-        false => Err(io::ErrorKind::NotFound.into()),
-        true => value(rows, of, property)
+    if rows.iter().any(|row| row.name == of) {
+        value(rows, of, property)
             .and_then(|value| value.parse().ok())
-            .ok_or_else(|| io::Error::other(format!("zfs tells no {property} of {of}"))),
+            .ok_or_else(|| io::Error::other(format!("zfs tells no {property} of {of}")))
+    } else {
+        Err(io::ErrorKind::NotFound.into())
     }
 }
 

@@ -117,8 +117,5 @@ pub trait StateStore: Send + Sync {
 /// Refuses a value that is too large, before any effect.
 fn check_value(value: Option<&[u8]>) -> Result<(), StoreError> {
     let (size, max) = (value.map_or(0, <[u8]>::len), limits::STORE_VALUE_MAX_BYTES);
-    match size <= max {
-        true => Ok(()),
-        false => Err(StoreError::TooLarge { size, max }),
-    }
+    if size <= max { Ok(()) } else { Err(StoreError::TooLarge { size, max }) }
 }

@@ -140,10 +140,7 @@ impl StateStore for MemoryStore {
 }
 
 fn still(current: Option<Revision>, expected: Revision) -> Result<(), StoreError> {
-    match current == Some(expected) {
-        true => Ok(()),
-        false => Err(StoreError::Conflict { current }),
-    }
+    if current == Some(expected) { Ok(()) } else { Err(StoreError::Conflict { current }) }
 }
 
 struct MemoryLog(Arc<Mutex<Shared>>);

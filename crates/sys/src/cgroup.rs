@@ -105,12 +105,13 @@ impl LeafLimits {
         let held = (has.memory || self.memory_bytes.is_none())
             && (has.cpu || self.cpu_micros.is_none())
             && (has.pids || self.pids.is_none());
-        match held {
-            true => Ok(()),
-            false => Err(io::Error::new(
+        if held {
+            Ok(())
+        } else {
+            Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 "the control groups here cannot hold a limit that was asked for",
-            )),
+            ))
         }
     }
 }

@@ -64,10 +64,7 @@ pub fn network_of(process: impl AsFd) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let network = open(format!("/proc/{number}/ns/net"), flags, Mode::empty())?;
     // Its pid may have been reused before the namespace was opened, but not if it is alive afterwards.
-    match pidfd::has_ended(&process) {
-        true => Err(gone()),
-        false => Ok(network),
-    }
+    if pidfd::has_ended(&process) { Err(gone()) } else { Ok(network) }
 }
 
 /// Catches what is sent out of a network namespace, on a thread that enters it. In a namespace where this was done

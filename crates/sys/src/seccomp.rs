@@ -45,9 +45,12 @@ impl Filter {
 
     /// A filter that allows these calls and refuses all others with EPERM, for a process of ours with one purpose.
     pub fn only(calls: &[libc::c_long]) -> Self {
-        Self::of(|number| match calls.contains(&libc::c_long::from(number)) {
-            true => Action::Allow,
-            false => Action::Errno(libc::EPERM),
+        Self::of(|number| {
+            if calls.contains(&libc::c_long::from(number)) {
+                Action::Allow
+            } else {
+                Action::Errno(libc::EPERM)
+            }
         })
     }
 

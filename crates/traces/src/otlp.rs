@@ -217,8 +217,9 @@ fn excerpt(said: &[u8]) -> String {
     const SHOWN: usize = 200;
     let text = String::from_utf8_lossy(&said[..said.len().min(SHOWN)]);
     let text = text.trim();
-    match text.is_empty() || text.chars().any(|c| c.is_control() && c != '\n') {
-        true => String::new(),
-        false => format!(": {}", text.replace('\n', " ")),
+    if text.is_empty() || text.chars().any(|c| c.is_control() && c != '\n') {
+        String::new()
+    } else {
+        format!(": {}", text.replace('\n', " "))
     }
 }

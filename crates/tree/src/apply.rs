@@ -334,12 +334,11 @@ impl Planning<'_> {
             }
             removed.remove(&path);
             self.plan.steps.retain(|step| step.path != path);
-            match self.needed.contains(&path) {
-                true => {
-                    let why = "the sandbox has a file in its place, and there is more in it here";
-                    self.conflict(path, why);
-                }
-                false => self.plan.kept.push(path),
+            if self.needed.contains(&path) {
+                let why = "the sandbox has a file in its place, and there is more in it here";
+                self.conflict(path, why);
+            } else {
+                self.plan.kept.push(path)
             }
         }
     }

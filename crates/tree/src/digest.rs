@@ -56,9 +56,10 @@ impl FromStr for Digest {
         let mut bytes = [0; BYTES];
         hex::decode_to_slice(digits, &mut bytes).map_err(|_| refused())?;
         // Upper case is refused, so that one content has one name.
-        match digits.contains(|c: char| c.is_ascii_uppercase()) {
-            true => Err(refused()),
-            false => Ok(Self(bytes)),
+        if digits.contains(|c: char| c.is_ascii_uppercase()) {
+            Err(refused())
+        } else {
+            Ok(Self(bytes))
         }
     }
 }
@@ -152,9 +153,10 @@ impl<R: Read> Verified<R> {
         // After the end was returned once it is not verified again.
         let Some(hasher) = self.hasher.take() else { return Ok(()) };
         let found = hasher.finish();
-        match found == self.expected {
-            true => Ok(()),
-            false => Err(Mismatch::Digest { expected: self.expected, found }.into()),
+        if found == self.expected {
+            Ok(())
+        } else {
+            Err(Mismatch::Digest { expected: self.expected, found }.into())
         }
     }
 }

@@ -84,9 +84,10 @@ impl Effort {
     /// Whether this many bytes can still be processed; they are not spent.
     pub fn check(&self, bytes: u64) -> io::Result<()> {
         let Inner { left_bytes, max_bytes, given_up, .. } = &*self.0;
-        match bytes > left_bytes.load(Ordering::Relaxed) {
-            true => Err((*given_up.get_or_init(|| GivenUp::Bytes { max: *max_bytes })).into()),
-            false => Ok(()),
+        if bytes > left_bytes.load(Ordering::Relaxed) {
+            Err((*given_up.get_or_init(|| GivenUp::Bytes { max: *max_bytes })).into())
+        } else {
+            Ok(())
         }
     }
 

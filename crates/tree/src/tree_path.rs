@@ -165,10 +165,7 @@ impl TreePath {
 
     /// For display.
     pub fn shown(&self) -> String {
-        match self.is_root() {
-            true => "/".to_owned(),
-            false => String::from_utf8_lossy(&self.0).into_owned(),
-        }
+        if self.is_root() { "/".to_owned() } else { String::from_utf8_lossy(&self.0).into_owned() }
     }
 }
 

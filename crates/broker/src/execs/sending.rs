@@ -28,9 +28,10 @@ pub(crate) async fn watch_over(
     match answer {
         Ok(execution) => Ok(sent.pending.board_first(execution)),
         Err(error) => {
-            match may_have_begun(&error) {
-                true => sent.spawn_clean_up(CleanUp::Cancel),
-                false => sent.pending.abandon(),
+            if may_have_begun(&error) {
+                sent.spawn_clean_up(CleanUp::Cancel)
+            } else {
+                sent.pending.abandon()
             }
             Err(error)
         }

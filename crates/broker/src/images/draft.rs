@@ -75,9 +75,12 @@ impl DraftRoom {
     /// For whoever decodes an archive to see what it is, before anything of it is written.
     pub fn as_decoder(self: &Arc<Self>) -> impl Fn(u64) -> io::Result<()> + Send + Sync + 'static {
         let room = Arc::clone(self);
-        move |bytes| match room.pool.shared.closing.is_cancelled() {
-            true => Err(io::Error::other("the daemon ends")),
-            false => room.could_hold(bytes).map_err(full),
+        move |bytes| {
+            if room.pool.shared.closing.is_cancelled() {
+                Err(io::Error::other("the daemon ends"))
+            } else {
+                room.could_hold(bytes).map_err(full)
+            }
         }
     }
 

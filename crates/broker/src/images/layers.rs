@@ -142,9 +142,10 @@ impl Broker {
         fetched: Option<AbortOnDropHandle<OpenedLayer>>,
     ) -> Result<KeptLayer, Error> {
         let held = job.claim.held(&self.shared).await?;
-        let proven = match held.has(&self.shared, below, &id) {
-            true => None,
-            false => Some(self.prove(job, layer, fetched).await?),
+        let proven = if held.has(&self.shared, below, &id) {
+            None
+        } else {
+            Some(self.prove(job, layer, fetched).await?)
         };
         let noted = self.shared.images.records.bytes_of(&id).await?;
         Ok(KeptLayer { id, bytes: noted.or(proven).unwrap_or(0) })
@@ -252,9 +253,10 @@ impl Abandoned {
 
 impl Read for Abandoned {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self.by.is_cancelled() {
-            true => Err(io::Error::other("the daemon is shutting down")),
-            false => self.blob.read(buffer),
+        if self.by.is_cancelled() {
+            Err(io::Error::other("the daemon is shutting down"))
+        } else {
+            self.blob.read(buffer)
         }
     }
 }

@@ -214,17 +214,16 @@ impl PathKind {
         let recognized = shared.tasks.spawn_blocking(work).await;
         let recognized = recognized.map_err(|_| Error::ShuttingDown)?;
         let (form, source) = recognized.map_err(unusable)?;
-        match self.admits(form) {
-            true => Ok(source),
-            false => {
-                let found = match form {
-                    Form::Directory => "a directory that is no OCI layout",
-                    Form::Tar => "an archive of plain files",
-                    Form::OciLayout => "an OCI layout",
-                    Form::DockerArchive => "what docker save writes",
-                };
-                Err(Error::SourceInvalid { problem: format!("the source is {found}") })
-            }
+        if self.admits(form) {
+            Ok(source)
+        } else {
+            let found = match form {
+                Form::Directory => "a directory that is no OCI layout",
+                Form::Tar => "an archive of plain files",
+                Form::OciLayout => "an OCI layout",
+                Form::DockerArchive => "what docker save writes",
+            };
+            Err(Error::SourceInvalid { problem: format!("the source is {found}") })
         }
     }
 }

@@ -50,10 +50,7 @@ impl Chosen<'_> {
 }
 
 fn defaults(config: &ImageConfig, can: &Capabilities) -> ImageDefaults {
-    let user = match can.any_user {
-        true => config.user.as_deref().unwrap_or(IMAGE_USER),
-        false => ONLY_USER,
-    };
+    let user = if can.any_user { config.user.as_deref().unwrap_or(IMAGE_USER) } else { ONLY_USER };
     ImageDefaults {
         user: user.to_owned(),
         workdir: config.working_dir.clone().unwrap_or_else(|| "/".to_owned()),

@@ -448,9 +448,10 @@ impl ToolboxRun {
             }
             Some(ExecEvent::Started | ExecEvent::Gap { .. }) => {}
             Some(ExecEvent::Ended(end)) => {
-                return match self.decoder.is_empty() {
-                    true => Err(self.ended(end)),
-                    false => Ok(Receiving::Ended),
+                return if self.decoder.is_empty() {
+                    Err(self.ended(end))
+                } else {
+                    Ok(Receiving::Ended)
                 };
             }
             None => return Ok(Receiving::Ended),

@@ -186,9 +186,10 @@ impl Activity {
     /// How long the sandbox has been idle.
     pub fn idle_for(&self, now: &Moment) -> Duration {
         let last = self.last();
-        match self.is_busy() {
-            true => Duration::ZERO,
-            false => last.at.elapsed(now).saturating_sub(last.slack),
+        if self.is_busy() {
+            Duration::ZERO
+        } else {
+            last.at.elapsed(now).saturating_sub(last.slack)
         }
     }
 

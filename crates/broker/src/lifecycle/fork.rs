@@ -338,12 +338,11 @@ impl Broker {
 }
 
 pub(super) fn check_count(count: usize) -> Result<(), Error> {
-    match (1..=limits::FORKS_MAX).contains(&count) {
-        true => Ok(()),
-        false => {
-            let problem = format!("from 1 to {}", limits::FORKS_MAX);
-            Err(Error::InvalidField { field: "count", problem })
-        }
+    if (1..=limits::FORKS_MAX).contains(&count) {
+        Ok(())
+    } else {
+        let problem = format!("from 1 to {}", limits::FORKS_MAX);
+        Err(Error::InvalidField { field: "count", problem })
     }
 }
 

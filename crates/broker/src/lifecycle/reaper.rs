@@ -128,14 +128,13 @@ fn reap(shared: &Shared) -> Option<Duration> {
     for handle in shared.handles() {
         let left = time_left(&handle.activity, &handle.published.borrow(), &now);
         let Some((left, expiry)) = left else { continue };
-        let wait = match left.is_zero() {
-            true => {
-                debug!(id = %handle.id, ?expiry, "the time of a sandbox is over");
-                tell(&handle, Command::Expire);
-                // Checked again, in case its supervisor was too busy or failed.
-                limits::REAPER_AGAIN
-            }
-            false => left,
+        let wait = if left.is_zero() {
+            debug!(id = %handle.id, ?expiry, "the time of a sandbox is over");
+            tell(&handle, Command::Expire);
+            // Checked again, in case its supervisor was too busy or failed.
+            limits::REAPER_AGAIN
+        } else {
+            left
         };
         next = Some(next.map_or(wait, |next| next.min(wait)));
     }

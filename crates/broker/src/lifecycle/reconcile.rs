@@ -205,10 +205,7 @@ async fn listen(shared: &Shared) -> RuntimeReports {
             }
         };
         heard.alive.extend(found.into_iter().map(|found| {
-            let liveness = match found.running {
-                true => Liveness::Running,
-                false => Liveness::NotRunning,
-            };
+            let liveness = if found.running { Liveness::Running } else { Liveness::NotRunning };
             (found.id, liveness)
         }));
     }

@@ -90,10 +90,9 @@ impl Broker {
         };
         let revert = |reply| Command::Revert(Box::new(request), reply);
         let reverted = handle.ask(&self.shared, Verb::Revert, revert).await?;
-        let shown = reverted.into_iter().map(|path| match path.is_root() {
-            true => "/".to_owned(),
-            false => format!("/{}", path.shown()),
-        });
+        let shown = reverted
+            .into_iter()
+            .map(|path| if path.is_root() { "/".to_owned() } else { format!("/{}", path.shown()) });
         let shown: Vec<String> = shown.collect();
         if let Some(subject) = handle.execs.subject.as_ref().filter(|_| !shown.is_empty()) {
             let paths = shown.iter().take(limits::EVENT_PATHS_MAX).map(|path| changed::cut(path));
@@ -131,9 +130,10 @@ impl Supervisor {
         let intent = Intent::of(&request, request.woken || wake);
         intent.write(&*self.shared.store, self.id()).await?;
         failpoint!("revert.after_intent");
-        let done = match request.attempts < limits::REVERT_ATTEMPTS_MAX {
-            true => self.restore(&request, &root, changer).await,
-            false => Err(Error::RevertAbandoned { attempts: request.attempts }),
+        let done = if request.attempts < limits::REVERT_ATTEMPTS_MAX {
+            self.restore(&request, &root, changer).await
+        } else {
+            Err(Error::RevertAbandoned { attempts: request.attempts })
         };
         // The next daemon continues.
         if let Err(Error::ShuttingDown) = &done {

@@ -179,9 +179,10 @@ fn max_snapshots(shared: &Shared, meta: &Meta) -> usize {
 /// Refuses a sandbox that could not seal a turn now.
 pub(super) fn refuse_if_full(shared: &Shared, handle: &Handle) -> Result<(), Error> {
     let limit = max_snapshots(shared, &handle.meta());
-    match handle.snapshots.count_asked() >= limit {
-        true => Err(Error::SnapshotsFull { id: handle.id.clone(), limit }),
-        false => Ok(()),
+    if handle.snapshots.count_asked() >= limit {
+        Err(Error::SnapshotsFull { id: handle.id.clone(), limit })
+    } else {
+        Ok(())
     }
 }
 
@@ -275,9 +276,10 @@ impl Supervisor {
         }
         let limit = self.max_snapshots();
         let full = self.snapshots.count_asked() >= limit;
-        match full && request.what != What::Transient {
-            true => Err(Error::SnapshotsFull { id: self.id().clone(), limit }),
-            false => Ok(()),
+        if full && request.what != What::Transient {
+            Err(Error::SnapshotsFull { id: self.id().clone(), limit })
+        } else {
+            Ok(())
         }
     }
 

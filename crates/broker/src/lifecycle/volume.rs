@@ -104,9 +104,10 @@ impl Volume {
 
 /// Refuses an operation that needs snapshots if the storage has none.
 pub(crate) fn require_snapshots(storage: &dyn Storage, what: &'static str) -> Result<(), Error> {
-    match storage.capabilities().snapshots {
-        true => Ok(()),
-        false => Err(Error::StorageLacks { what, needs: "snapshots", storage: storage.name() }),
+    if storage.capabilities().snapshots {
+        Ok(())
+    } else {
+        Err(Error::StorageLacks { what, needs: "snapshots", storage: storage.name() })
     }
 }
 

@@ -101,9 +101,10 @@ impl FileWork {
     }
 
     fn gave_way(&self) -> Error {
-        match self.closing.is_cancelled() {
-            true => Error::ShuttingDown,
-            false => Error::NotFound { id: self.id.clone() },
+        if self.closing.is_cancelled() {
+            Error::ShuttingDown
+        } else {
+            Error::NotFound { id: self.id.clone() }
         }
     }
 

@@ -52,9 +52,10 @@ impl Supervisor {
         let values = self.values_after(&patch, &present, &changed).await?;
         let rules = rules_of(self.id(), &changed, &values)?;
         // An end that was opened with such a limit has counted them already.
-        let earlier = match self.network.counts_earlier() {
-            true => None,
-            false => self.network.earlier_bytes(&self.shared, &rules.policy, self.id()).await?,
+        let earlier = if self.network.counts_earlier() {
+            None
+        } else {
+            self.network.earlier_bytes(&self.shared, &rules.policy, self.id()).await?
         };
         // Those that the row names until then are kept beside the new ones.
         if patch.has_secrets() {

@@ -173,9 +173,12 @@ impl Broker {
     fn open_network(&self, who: &Principal, id: &SandboxId) -> Result<Arc<Attachment>, Error> {
         let handle = self.shared.find(who, id)?;
         let open = handle.network.attachment();
-        open.ok_or_else(|| match handle.meta().terms.network.policy.is_none() {
-            true => Error::NetworkAsk(AskError::DoesNotAsk),
-            false => RuntimeError::NotRunning { id: id.clone() }.into(),
+        open.ok_or_else(|| {
+            if handle.meta().terms.network.policy.is_none() {
+                Error::NetworkAsk(AskError::DoesNotAsk)
+            } else {
+                RuntimeError::NotRunning { id: id.clone() }.into()
+            }
         })
     }
 }

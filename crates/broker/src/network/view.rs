@@ -29,9 +29,10 @@ impl Shared {
             secrets: secrets.collect(),
             gateway,
             reason,
-            certificate: match terms.prepared.certificate {
-                true => CertificateState::Installed,
-                false => CertificateState::NotNeeded,
+            certificate: if terms.prepared.certificate {
+                CertificateState::Installed
+            } else {
+                CertificateState::NotNeeded
             },
             usage,
         }

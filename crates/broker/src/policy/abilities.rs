@@ -75,9 +75,10 @@ pub(crate) fn of(shared: &Shared, runtime: &dyn Runtime) -> Abilities {
         launch_process: usable,
         concurrent_sandboxes: policy.max_sandboxes,
         max_sandbox_duration: policy.timeouts.max_timeout.map_or(0, |longest| longest.as_secs()),
-        id_range: match can.own_id_range && storage.is_none_or(|storage| storage.id_mapped) {
-            true => IdRangeKind::Own,
-            false => IdRangeKind::Shared,
+        id_range: if can.own_id_range && storage.is_none_or(|storage| storage.id_mapped) {
+            IdRangeKind::Own
+        } else {
+            IdRangeKind::Shared
         },
         limits: limits(&can, disk_quota),
         disk_quota,

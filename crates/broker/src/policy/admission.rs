@@ -129,12 +129,11 @@ pub(crate) fn with_files(
         Files::Remote => return Ok(spec.kept_by(FileLocation::Runtime)),
     };
     let kind = shared.storage.root_kind(&images::base(&spec)?);
-    match kinds.contains(&kind) {
-        true => Ok(spec),
-        false => {
-            let (runtime, storage) = (runtime.name(), shared.storage.name());
-            Err(Error::UnfitVolume { runtime, storage, kind })
-        }
+    if kinds.contains(&kind) {
+        Ok(spec)
+    } else {
+        let (runtime, storage) = (runtime.name(), shared.storage.name());
+        Err(Error::UnfitVolume { runtime, storage, kind })
     }
 }
 
@@ -228,10 +227,7 @@ fn refuse_what_cannot_be_kept(
 
 /// An additional hint, if one helps.
 fn without_root() -> &'static str {
-    match rustix::process::geteuid().is_root() {
-        true => "",
-        false => ", or have the daemon run as root",
-    }
+    if rustix::process::geteuid().is_root() { "" } else { ", or have the daemon run as root" }
 }
 
 /// The resources of this machine.

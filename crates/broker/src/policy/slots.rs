@@ -65,9 +65,10 @@ pub(crate) fn check_share(
     all: usize,
     own: usize,
 ) -> Result<(), Error> {
-    match own < limit.saturating_sub(all) {
-        true => Ok(()),
-        false => Err(Error::LimitReached { what, limit: own }),
+    if own < limit.saturating_sub(all) {
+        Ok(())
+    } else {
+        Err(Error::LimitReached { what, limit: own })
     }
 }
 

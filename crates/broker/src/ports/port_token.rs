@@ -84,9 +84,10 @@ pub(super) fn verify(
         .map_err(|_| PortTokenProblem::Forged)?;
     let seconds = i64::from_be_bytes(*expiry);
     let expires_at = Timestamp::from_second(seconds).map_err(|_| PortTokenProblem::Forged)?;
-    match now < expires_at {
-        true => Ok(PortPass { expires_at, key: key.map(KeyId::of_bytes) }),
-        false => Err(PortTokenProblem::Expired),
+    if now < expires_at {
+        Ok(PortPass { expires_at, key: key.map(KeyId::of_bytes) })
+    } else {
+        Err(PortTokenProblem::Expired)
     }
 }
 

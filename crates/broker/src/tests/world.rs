@@ -321,9 +321,10 @@ impl Storage for Volumes {
     }
 
     async fn root(&self, id: &SandboxId) -> Result<Root, StorageError> {
-        match self.held().volumes.contains_key(id) {
-            true => Ok(self.root_of(id)),
-            false => Err(StorageError::NotFound { id: id.clone() }),
+        if self.held().volumes.contains_key(id) {
+            Ok(self.root_of(id))
+        } else {
+            Err(StorageError::NotFound { id: id.clone() })
         }
     }
 

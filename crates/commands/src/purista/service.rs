@@ -122,9 +122,10 @@ impl Service {
             Err(e) if e.is::<LengthLimitError>() => return Err(too_large()),
             Err(_) => return Err(Fault::internal()),
         };
-        match ok {
-            true => serde_json::from_slice(&bytes).map_err(|_| Fault::internal()),
-            false => Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| Fault::internal())),
+        if ok {
+            serde_json::from_slice(&bytes).map_err(|_| Fault::internal())
+        } else {
+            Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| Fault::internal()))
         }
     }
 

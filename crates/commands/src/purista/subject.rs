@@ -53,10 +53,7 @@ impl Published<'_> {
 fn token(name: &str) -> String {
     let token = snake(name);
     let breaks = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '.' | '*' | '>');
-    match token.is_empty() || token.contains(breaks) {
-        true => EMPTY.to_owned(),
-        false => token,
-    }
+    if token.is_empty() || token.contains(breaks) { EMPTY.to_owned() } else { token }
 }
 
 #[cfg(test)]

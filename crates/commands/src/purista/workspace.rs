@@ -62,8 +62,5 @@ impl Workspaces {
 
 /// A path of a caller, who means one beneath the root unless it is absolute.
 pub fn absolute(path: &str) -> String {
-    match path.starts_with('/') {
-        true => path.to_owned(),
-        false => format!("{ROOT}/{path}"),
-    }
+    if path.starts_with('/') { path.to_owned() } else { format!("{ROOT}/{path}") }
 }

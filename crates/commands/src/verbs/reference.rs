@@ -47,9 +47,8 @@ pub fn reference() -> String {
 
 fn parameters(command: &Command) -> String {
     let required = command.in_path.iter().map(|name| format!("`{name}`"));
-    let query = command.in_query.iter().map(|query| match query.required {
-        true => format!("`{}`", query.name),
-        false => format!("`{}?`", query.name),
+    let query = command.in_query.iter().map(|query| {
+        if query.required { format!("`{}`", query.name) } else { format!("`{}?`", query.name) }
     });
     required.chain(query).collect::<Vec<_>>().join(" ")
 }

@@ -79,9 +79,10 @@ impl Replier {
         let body = match Limited::new(body, self.max_bytes).collect().await {
             Ok(body) => body.to_bytes(),
             Err(e) => {
-                let refusal = match e.is::<LengthLimitError>() {
-                    true => Refusal::AnswerTooLarge { limit_bytes: self.max_bytes },
-                    false => Refusal::BodyBroken { problem: e.to_string() },
+                let refusal = if e.is::<LengthLimitError>() {
+                    Refusal::AnswerTooLarge { limit_bytes: self.max_bytes }
+                } else {
+                    Refusal::BodyBroken { problem: e.to_string() }
                 };
                 let (head, body) = refused(&refusal, &self.reply).into_parts();
                 // A problem is short.

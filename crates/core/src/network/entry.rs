@@ -172,9 +172,10 @@ impl From<IpRange> for String {
 impl fmt::Display for IpRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whole = if self.address.is_ipv4() { 32 } else { 128 };
-        match self.prefix == whole {
-            true => self.address.fmt(f),
-            false => write!(f, "{}/{}", self.address, self.prefix),
+        if self.prefix == whole {
+            self.address.fmt(f)
+        } else {
+            write!(f, "{}/{}", self.address, self.prefix)
         }
     }
 }

@@ -110,9 +110,10 @@ fn check_methods(methods: Vec<String>) -> Result<Vec<String>, InvalidRequests> {
     let checked = methods.into_iter().map(|method| {
         let is_token = (1..=limits::NETWORK_METHOD_MAX_BYTES).contains(&method.len())
             && method.chars().all(|c| c.is_ascii_alphabetic() || c == '-');
-        match is_token {
-            true => Ok(method.to_ascii_uppercase()),
-            false => Err(InvalidRequests::Method(method.chars().take(64).collect())),
+        if is_token {
+            Ok(method.to_ascii_uppercase())
+        } else {
+            Err(InvalidRequests::Method(method.chars().take(64).collect()))
         }
     });
     checked.collect()
@@ -207,9 +208,6 @@ impl fmt::Display for Requests {
             Methods::Full => f.write_str("full")?,
             Methods::Only(methods) => f.write_str(&methods.join(" "))?,
         }
-        match self.paths.is_empty() {
-            true => Ok(()),
-            false => write!(f, ": {}", self.paths.join(" ")),
-        }
+        if self.paths.is_empty() { Ok(()) } else { write!(f, ": {}", self.paths.join(" ")) }
     }
 }

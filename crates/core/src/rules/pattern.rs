@@ -84,9 +84,10 @@ impl Pattern {
         let names_directory = text.ends_with('/') && text.len() > 1;
         let inner = text.strip_prefix('/').unwrap_or(text);
         let inner = inner.strip_suffix('/').unwrap_or(inner);
-        let kind = rule.kind.unwrap_or(match inner.contains('*') {
-            true => RuleType::Glob,
-            false => RuleType::Directory,
+        let kind = rule.kind.unwrap_or(if inner.contains('*') {
+            RuleType::Glob
+        } else {
+            RuleType::Directory
         });
         if kind != RuleType::Glob && inner.contains('*') {
             return Err(InvalidPattern::Wildcards { kind });
@@ -215,9 +216,10 @@ fn segment(text: &str, kind: RuleType) -> Result<Segment, InvalidPattern> {
     if let Some(odd) = text.chars().find(|c| matches!(c, '?' | '[' | ']' | '{' | '}' | '\\')) {
         return Err(InvalidPattern::Odd { segment: own(), odd });
     }
-    Ok(match text.contains('*') {
-        true => Segment::Wild(text.split('*').map(|piece| piece.as_bytes().into()).collect()),
-        false => Segment::Literal(text.as_bytes().into()),
+    Ok(if text.contains('*') {
+        Segment::Wild(text.split('*').map(|piece| piece.as_bytes().into()).collect())
+    } else {
+        Segment::Literal(text.as_bytes().into())
     })
 }
 

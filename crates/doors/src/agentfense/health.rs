@@ -45,12 +45,11 @@ impl From<Reported> for HealthAnswer {
 }
 
 pub async fn check(Unary(asked): Unary<HealthRequest>) -> Response {
-    match SERVICES.contains(&asked.service.as_str()) {
-        true => Reply(HealthAnswer::from(Reported::Serving)).into_response(),
-        false => {
-            let message = format!("there is no service {:?}", asked.service);
-            Status { code: Code::NotFound, message }.answer()
-        }
+    if SERVICES.contains(&asked.service.as_str()) {
+        Reply(HealthAnswer::from(Reported::Serving)).into_response()
+    } else {
+        let message = format!("there is no service {:?}", asked.service);
+        Status { code: Code::NotFound, message }.answer()
     }
 }
 

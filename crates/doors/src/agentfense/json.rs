@@ -33,9 +33,10 @@ impl From<jiff::Timestamp> for Timestamp {
     fn from(time: jiff::Timestamp) -> Self {
         let nanos = time.subsec_nanosecond();
         // Before 1970 the fraction still counts forward.
-        match nanos < 0 {
-            true => Self { seconds: time.as_second() - 1, nanos: nanos + NANOS },
-            false => Self { seconds: time.as_second(), nanos },
+        if nanos < 0 {
+            Self { seconds: time.as_second() - 1, nanos: nanos + NANOS }
+        } else {
+            Self { seconds: time.as_second(), nanos }
         }
     }
 }

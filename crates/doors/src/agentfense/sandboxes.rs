@@ -44,9 +44,10 @@ pub async fn find(broker: &Broker, who: &Principal, id: &str) -> Result<View, Re
     }
     let found = broker.resolve(who, id).await?;
     let view = broker.get(who, &found).await?;
-    match view.labels.contains_key(SCHEMA) {
-        true => Ok(view),
-        false => Err(Error::NotFound { id: found }.into()),
+    if view.labels.contains_key(SCHEMA) {
+        Ok(view)
+    } else {
+        Err(Error::NotFound { id: found }.into())
     }
 }
 

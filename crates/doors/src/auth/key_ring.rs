@@ -45,10 +45,7 @@ impl KeyRing {
     }
 
     pub(super) async fn close_if_used(&self) -> Result<(), Error> {
-        match self.directory.api_keys().await?.is_empty() {
-            true => Ok(()),
-            false => self.latch.close(),
-        }
+        if self.directory.api_keys().await?.is_empty() { Ok(()) } else { self.latch.close() }
     }
 
     /// Creates a key. Keys mode is switched on before the first key is written, so that a crash never leaves a key
@@ -78,9 +75,10 @@ impl KeyRing {
     /// Revokes a key; it is refused from the next request on. Returns its metadata, if the row could be read.
     pub async fn revoke(&self, id: &KeyId) -> Result<Option<KeyInfo>, Error> {
         let row = self.row(id).await?;
-        match self.directory.remove_api_key(id).await? {
-            true => Ok(row.map(|row| row.info)),
-            false => Err(Error::KeyNotFound { id: id.clone() }),
+        if self.directory.remove_api_key(id).await? {
+            Ok(row.map(|row| row.info))
+        } else {
+            Err(Error::KeyNotFound { id: id.clone() })
         }
     }
 
@@ -91,9 +89,10 @@ impl KeyRing {
         if !row.hash.matches(key) {
             return Err(unknown());
         }
-        match row.info.has_expired(Timestamp::now()) {
-            true => Err(AuthError::refused(format!("the API key {} has expired", key.id()))),
-            false => Ok(row.info.into_principal()),
+        if row.info.has_expired(Timestamp::now()) {
+            Err(AuthError::refused(format!("the API key {} has expired", key.id())))
+        } else {
+            Ok(row.info.into_principal())
         }
     }
 

@@ -194,9 +194,10 @@ async fn refuse_in(
     wrong: SandboxState,
 ) -> Result<SandboxState, Refusal> {
     let state = broker.get(who, id).await?.state;
-    match state == wrong {
-        true => Err(Error::WrongState { id: id.clone(), state, verb, helps: None }.into()),
-        false => Ok(state),
+    if state == wrong {
+        Err(Error::WrongState { id: id.clone(), state, verb, helps: None }.into())
+    } else {
+        Ok(state)
     }
 }
 

@@ -61,9 +61,10 @@ impl<T: Message + Default> Messages<T> {
                 return message.map(Some).map_err(|wrong| malformed(&wrong.to_string()));
             }
             let Some(bytes) = self.more().await? else {
-                return match self.read.is_empty() {
-                    true => Ok(None),
-                    false => Err(malformed("the last message is cut off")),
+                return if self.read.is_empty() {
+                    Ok(None)
+                } else {
+                    Err(malformed("the last message is cut off"))
                 };
             };
             take(bytes.len())?;

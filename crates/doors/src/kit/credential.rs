@@ -46,9 +46,12 @@ pub fn find(headers: &HeaderMap, schemes: &[Scheme]) -> Result<String, Refusal> 
 fn of_authorization(value: &HeaderValue, schemes: &[Scheme]) -> Result<String, Refusal> {
     let given = text(value)?;
     let read = schemes.iter().find_map(|scheme| scheme.read(given));
-    read.ok_or_else(|| match schemes.contains(&Scheme::Bearer) {
-        true => refused("Authorization is not `Bearer KEY`"),
-        false => refused("Authorization is not `Basic`, with the key as password"),
+    read.ok_or_else(|| {
+        if schemes.contains(&Scheme::Bearer) {
+            refused("Authorization is not `Bearer KEY`")
+        } else {
+            refused("Authorization is not `Basic`, with the key as password")
+        }
     })
 }
 

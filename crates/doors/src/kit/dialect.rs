@@ -45,9 +45,10 @@ pub trait Dialect: Send + Sync + 'static {
 /// GET but counts as a change.
 pub fn needed_by_method(request: &Request) -> Scope {
     let looks = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
-    match looks && !request.headers().contains_key(header::UPGRADE) {
-        true => Scope::Read,
-        false => Scope::Write,
+    if looks && !request.headers().contains_key(header::UPGRADE) {
+        Scope::Read
+    } else {
+        Scope::Write
     }
 }
 

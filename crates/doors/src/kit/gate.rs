@@ -161,10 +161,13 @@ impl Gate {
         match (known, asked.needs) {
             (Ok(known), None) => Ok(Some(known)),
             (Err(_), None) => Ok(None),
-            (Ok(known), Some(needed)) => match known.principal.scopes.allow(needed) {
-                true => Ok(Some(known)),
-                false => Err(Refusal::Forbidden { needed, who: known.principal }),
-            },
+            (Ok(known), Some(needed)) => {
+                if known.principal.scopes.allow(needed) {
+                    Ok(Some(known))
+                } else {
+                    Err(Refusal::Forbidden { needed, who: known.principal })
+                }
+            }
             (Err(refusal), Some(_)) => Err(refusal),
         }
     }

@@ -160,9 +160,12 @@ impl HttpBody for Counted {
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(context);
         let held = &self.held;
-        let counted = |bytes: Bytes| match bytes.is_empty() {
-            true => bytes,
-            false => Bytes::from_owner(Part { bytes, _held: Arc::clone(held) }),
+        let counted = |bytes: Bytes| {
+            if bytes.is_empty() {
+                bytes
+            } else {
+                Bytes::from_owner(Part { bytes, _held: Arc::clone(held) })
+            }
         };
         frame.map(|frame| frame.map(|frame| frame.map(|frame| frame.map_data(counted))))
     }

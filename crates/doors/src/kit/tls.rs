@@ -90,10 +90,7 @@ fn read(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let found = CertificateDer::pem_file_iter(path).map_err(unreadable(path))?;
     let chain: Vec<_> = found.collect::<Result<_, _>>().map_err(unreadable(path))?;
-    match chain.is_empty() {
-        true => Err(TlsError::Empty { path: path.to_owned() }),
-        false => Ok(chain),
-    }
+    if chain.is_empty() { Err(TlsError::Empty { path: path.to_owned() }) } else { Ok(chain) }
 }
 
 fn unreadable(path: &Path) -> impl Fn(rustls::pki_types::pem::Error) -> TlsError {

@@ -29,10 +29,8 @@ impl Unread {
     /// A client that waits to be told to go on has sent nothing that could be left.
     pub fn wrap(request: Request<Incoming>) -> Request<Self> {
         let waits = request.headers().contains_key(header::EXPECT);
-        let fate = match request.version() < Version::HTTP_2 && !waits {
-            true => Fate::ReadAway,
-            false => Fate::Drop,
-        };
+        let fate =
+            if request.version() < Version::HTTP_2 && !waits { Fate::ReadAway } else { Fate::Drop };
         request.map(|body| Self { inner: Some(body), fate })
     }
 }

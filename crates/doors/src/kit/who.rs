@@ -60,8 +60,9 @@ impl<S: Send + Sync> FromRequestParts<S> for MayName {
 
 /// Refuses a principal that lacks this scope.
 pub fn require(who: &Principal, needed: Scope) -> Result<(), Refusal> {
-    match who.scopes.allow(needed) {
-        true => Ok(()),
-        false => Err(Refusal::Forbidden { needed, who: who.clone() }),
+    if who.scopes.allow(needed) {
+        Ok(())
+    } else {
+        Err(Refusal::Forbidden { needed, who: who.clone() })
     }
 }

@@ -34,9 +34,10 @@ pub fn of_tool(mut answer: ToolAnswer) -> CallToolResult {
     if let Some(facts) = facts.as_object_mut() {
         facts.remove("content");
     }
-    let mut result = match answer.is_error {
-        true => CallToolResult::error(content),
-        false => CallToolResult::success(content),
+    let mut result = if answer.is_error {
+        CallToolResult::error(content)
+    } else {
+        CallToolResult::success(content)
     };
     result.structured_content = Some(facts);
     result

@@ -56,9 +56,10 @@ pub async fn list(
 
 fn resource(sandbox: &SandboxId, file: &Value) -> Option<Resource> {
     let path = file["path"].as_str()?;
-    let place = match path.starts_with('/') {
-        true => path.to_owned(),
-        false => format!("{HOME}{}", path.trim_start_matches("./")),
+    let place = if path.starts_with('/') {
+        path.to_owned()
+    } else {
+        format!("{HOME}{}", path.trim_start_matches("./"))
     };
     let resource = Resource::new(format!("{SCHEME}{sandbox}{place}"), path);
     Some(match file["size"].as_u64() {

@@ -324,8 +324,9 @@ fn without_prefix(request: &Request, prefix: &str) -> Result<PathAndQuery, Refus
 /// text/html`.
 fn is_navigation(headers: &HeaderMap) -> bool {
     let is = |name: &str, value: &str| headers.get(name).is_some_and(|found| found == value);
-    match headers.contains_key("sec-fetch-mode") || headers.contains_key("sec-fetch-dest") {
-        true => is("sec-fetch-mode", "navigate") && is("sec-fetch-dest", "document"),
-        false => wants_page(headers),
+    if headers.contains_key("sec-fetch-mode") || headers.contains_key("sec-fetch-dest") {
+        is("sec-fetch-mode", "navigate") && is("sec-fetch-dest", "document")
+    } else {
+        wants_page(headers)
     }
 }

@@ -111,9 +111,12 @@ async fn send(
 fn with_body(answer: Response<hyper::body::Incoming>, method: &Method) -> Response {
     let bodiless = *method == Method::HEAD
         || matches!(answer.status(), StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-    answer.map(|body| match bodiless {
-        true => Body::from_stream(stream::empty::<io::Result<bytes::Bytes>>()),
-        false => Body::new(body),
+    answer.map(|body| {
+        if bodiless {
+            Body::from_stream(stream::empty::<io::Result<bytes::Bytes>>())
+        } else {
+            Body::new(body)
+        }
     })
 }
 

@@ -35,9 +35,10 @@ pub fn addressed(headers: &HeaderMap, uri: &Uri, domain: &str) -> Addressed {
         return Addressed::Elsewhere;
     };
     let hosts = headers.get_all(header::HOST).iter().count();
-    match hosts == 1 && names.iter().all(|name| *name == port_host.authority) {
-        true => Addressed::Port(port_host),
-        false => Addressed::Unclear { host: names.join(", ") },
+    if hosts == 1 && names.iter().all(|name| *name == port_host.authority) {
+        Addressed::Port(port_host)
+    } else {
+        Addressed::Unclear { host: names.join(", ") }
     }
 }
 

@@ -25,9 +25,10 @@ pub fn take(uri: &Uri) -> (PathAndQuery, Option<String>) {
     let token_of = |pair: &str| pair.strip_prefix(PARAMETER)?.strip_prefix('=').map(str::to_owned);
     let Some(token) = query.split('&').find_map(token_of) else { return (whole(), None) };
     let kept: Vec<&str> = query.split('&').filter(|pair| token_of(pair).is_none()).collect();
-    let target = match kept.is_empty() {
-        true => uri.path().to_owned(),
-        false => format!("{}?{}", uri.path(), kept.join("&")),
+    let target = if kept.is_empty() {
+        uri.path().to_owned()
+    } else {
+        format!("{}?{}", uri.path(), kept.join("&"))
     };
     // A part of a valid target is a valid target.
     (PathAndQuery::try_from(target).unwrap_or_else(|_| whole()), Some(token))

@@ -95,12 +95,11 @@ pub async fn read(
     let Some(log) = broker.audit() else {
         return Ok(Form::Ndjson.response(stream::empty::<Result<Bytes, Infallible>>()));
     };
-    let following = match follow {
-        true => {
-            let place = log.follow().ok_or(Refusal::AuditFollowed)?;
-            Some(Following { news: log.watch(), stop, _place: place })
-        }
-        false => None,
+    let following = if follow {
+        let place = log.follow().ok_or(Refusal::AuditFollowed)?;
+        Some(Following { news: log.watch(), stop, _place: place })
+    } else {
+        None
     };
     let default = if follow { usize::MAX } else { PAGE_DEFAULT };
     let left = limit.unwrap_or(default);

@@ -84,10 +84,7 @@ pub async fn build(
     let audience = audience(shared);
     let allowed = broker.may_import(&who, &name, project.as_deref(), audience);
     let context = uploads::receive(&broker, &who, allowed, body).await?;
-    let cache = match no_cache {
-        true => Cache::PassedBy,
-        false => Cache::Used,
-    };
+    let cache = if no_cache { Cache::PassedBy } else { Cache::Used };
     let draft = BuildDraft {
         name,
         project,

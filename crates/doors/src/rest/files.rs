@@ -255,10 +255,7 @@ pub fn move_to_make(asked: api::MoveFile) -> Result<MoveEntry, Error> {
     Ok(MoveEntry {
         from: PathText { path: asked.from, path_b64: asked.from_b64 }.path("from")?,
         to: PathText { path: asked.to, path_b64: asked.to_b64 }.path("to")?,
-        overwrite: match asked.overwrite {
-            true => Overwrite::Allowed,
-            false => Overwrite::Refused,
-        },
+        overwrite: if asked.overwrite { Overwrite::Allowed } else { Overwrite::Refused },
         parents: parents(asked.parents),
     })
 }
@@ -405,15 +402,9 @@ impl From<toolbox::Unpacked> for UnpackedView {
 }
 
 pub fn parents(make: bool) -> Parents {
-    match make {
-        true => Parents::Make,
-        false => Parents::Require,
-    }
+    if make { Parents::Make } else { Parents::Require }
 }
 
 pub fn reach(recursive: bool) -> Reach {
-    match recursive {
-        true => Reach::Tree,
-        false => Reach::One,
-    }
+    if recursive { Reach::Tree } else { Reach::One }
 }

@@ -67,9 +67,10 @@ pub async fn readyz(
         Readiness::Ready => StatusCode::OK,
         Readiness::NotReady => StatusCode::SERVICE_UNAVAILABLE,
     };
-    let answer = match who.is_some_and(|who| who.scopes.allow(Scope::Admin)) {
-        true => ReadyAnswer::Detailed(health),
-        false => ReadyAnswer::Brief(Ready { status: health.status }),
+    let answer = if who.is_some_and(|who| who.scopes.allow(Scope::Admin)) {
+        ReadyAnswer::Detailed(health)
+    } else {
+        ReadyAnswer::Brief(Ready { status: health.status })
     };
     (status, Json(answer))
 }

@@ -311,17 +311,15 @@ pub async fn remove(
 /// A network in a query: a word, or JSON.
 pub fn network_named(field: &str, text: Option<&str>) -> Result<Option<Network>, Refusal> {
     let Some(text) = text else { return Ok(None) };
-    let read = match text.starts_with('{') {
-        true => serde_json::from_str(text),
-        false => serde_json::from_value(serde_json::Value::String(text.to_owned())),
+    let read = if text.starts_with('{') {
+        serde_json::from_str(text)
+    } else {
+        serde_json::from_value(serde_json::Value::String(text.to_owned()))
     };
     let wrong = |error| Refusal::QueryMalformed { problem: format!("{field}: {error}") };
     read.map(Some).map_err(wrong)
 }
 
 pub fn audience(shared: bool) -> Audience {
-    match shared {
-        true => Audience::Everybody,
-        false => Audience::Owner,
-    }
+    if shared { Audience::Everybody } else { Audience::Owner }
 }

@@ -112,10 +112,7 @@ impl ListedSession {
 /// The sandbox of a session. A sandbox that is not a session does not exist here.
 pub async fn find(broker: &Broker, who: &Principal, id: SandboxId) -> Result<View, Error> {
     let view = broker.get(who, &id).await?;
-    match view.labels.contains_key(WORKSPACE_LABEL) {
-        true => Ok(view),
-        false => Err(Error::NotFound { id }),
-    }
+    if view.labels.contains_key(WORKSPACE_LABEL) { Ok(view) } else { Err(Error::NotFound { id }) }
 }
 
 /// Allocate a session

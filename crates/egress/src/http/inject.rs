@@ -24,9 +24,10 @@ pub(super) fn inject<'a>(
     let mut space = EGRESS_HEADERS_MAX_BYTES;
     for (name, value) in headers.iter_mut().filter(|(name, _)| !LEFT_ALONE.contains(name)) {
         for secret in secrets.clone() {
-            let replaced = match *name == header::AUTHORIZATION {
-                true => in_basic(value.as_bytes(), secret, &mut space)?,
-                false => None,
+            let replaced = if *name == header::AUTHORIZATION {
+                in_basic(value.as_bytes(), secret, &mut space)?
+            } else {
+                None
             };
             let replaced = match replaced {
                 Some(replaced) => Some(replaced),

@@ -119,10 +119,7 @@ fn allows(rule: &Requests, request: &Parts) -> Result<(), Refused> {
         return Ok(());
     }
     let path = plain_path(request.uri.path()).ok_or(Refused::OddPath)?;
-    match rule.paths.iter().any(|glob| matches(glob, &path)) {
-        true => Ok(()),
-        false => Err(Refused::Path),
-    }
+    if rule.paths.iter().any(|glob| matches(glob, &path)) { Ok(()) } else { Err(Refused::Path) }
 }
 
 fn may_write(methods: &Methods) -> bool {

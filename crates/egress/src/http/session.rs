@@ -223,10 +223,7 @@ impl Session {
             Host::Address(std::net::IpAddr::V6(v6)) => format!("[{v6}]"),
             host => host.to_string(),
         };
-        match *port == default_port(self.transport) {
-            true => host,
-            false => format!("{host}:{port}"),
-        }
+        if *port == default_port(self.transport) { host } else { format!("{host}:{port}") }
     }
 
     /// After this answer the connection carries whatever the two say.

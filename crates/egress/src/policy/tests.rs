@@ -224,10 +224,7 @@ proptest! {
         name in any_name(),
         port in prop_oneof![Just(22_u16), Just(80), Just(443), Just(8080)],
     ) {
-        let entry = |(text, rules): &(String, bool)| match *rules && text != "*" {
-            true => json!({ "host": text, "access": "read-only" }),
-            false => json!(text),
-        };
+        let entry = |(text, rules): &(String, bool)| if *rules && text != "*" { json!({ "host": text, "access": "read-only" }) } else { json!(text) };
         let entries: Vec<_> = allow.iter().map(entry).collect();
         let compiled = compiled(json!({ "allow": entries, "deny": deny }));
         let denied = deny.iter().any(|entry| fits(entry, &name, port, &[]).is_some());

@@ -138,10 +138,7 @@ struct Stuck;
 #[async_trait::async_trait]
 impl Resolve for Stuck {
     async fn resolve(&self, host: &str) -> std::io::Result<Vec<IpAddr>> {
-        match host.starts_with("stuck") {
-            true => std::future::pending().await,
-            false => Ok(vec![address(0)]),
-        }
+        if host.starts_with("stuck") { std::future::pending().await } else { Ok(vec![address(0)]) }
     }
 }
 

@@ -207,9 +207,10 @@ impl Watch {
             block.truncate(count);
             Ok(Bytes::from(block))
         };
-        match len <= RECORD_MAX + HEADER_LEN && progress.end.is_none() {
-            true => read(),
-            false => blocking(read).await,
+        if len <= RECORD_MAX + HEADER_LEN && progress.end.is_none() {
+            read()
+        } else {
+            blocking(read).await
         }
     }
 

@@ -288,9 +288,10 @@ impl JournalSpace {
 impl Books {
     fn take_oldest(&mut self, limits: &JournalLimits) -> Vec<Arc<Journal>> {
         let mut removed = Vec::new();
-        let few = match self.ended.len() as u64 > limits.max_execs {
-            true => limits.max_execs - limits.max_execs / REMOVED_SHARE,
-            false => limits.max_execs,
+        let few = if self.ended.len() as u64 > limits.max_execs {
+            limits.max_execs - limits.max_execs / REMOVED_SHARE
+        } else {
+            limits.max_execs
         };
         while self.ended.len() as u64 > few || self.ended_bytes > limits.max_bytes {
             let Some(journal) = self.take_first() else { break };

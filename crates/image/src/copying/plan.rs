@@ -86,9 +86,10 @@ impl<'a> Planner<'a> {
                 CopiedFrom::Inline { name, content } => found.push(Source::Text { name, content }),
             }
         }
-        let into = match copied.to.ends_with('/') || self.is_directory(&to)? {
-            true => Destination::Directory,
-            false => Destination::Name,
+        let into = if copied.to.ends_with('/') || self.is_directory(&to)? {
+            Destination::Directory
+        } else {
+            Destination::Name
         };
         if found.len() > 1 && into == Destination::Name {
             return Err(CopyError::NotADirectory { to: copied.to.clone() });
@@ -316,9 +317,10 @@ fn sources(path: &str, files: &dyn Files) -> Result<Vec<TreePath>, CopyError> {
     let no_match = || CopyError::NoMatch { pattern: path.to_owned() };
     let pattern = Pattern::read(path).ok_or_else(no_match)?;
     // Without `**`, nothing deeper than the pattern itself can match.
-    let depth = match path.split('/').any(|part| part == "**") {
-        true => usize::MAX,
-        false => path.split('/').filter(|part| !part.is_empty()).count(),
+    let depth = if path.split('/').any(|part| part == "**") {
+        usize::MAX
+    } else {
+        path.split('/').filter(|part| !part.is_empty()).count()
     };
     let mut found = Vec::new();
     let mut open = vec![TreePath::default()];

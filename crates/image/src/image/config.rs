@@ -137,9 +137,10 @@ impl ImageConfig {
             }
         }
         let words: usize = self.entrypoint.iter().chain(&self.cmd).map(String::len).sum();
-        match words > limits::EXEC_STRINGS_MAX_BYTES {
-            true => Err(invalid("entrypoint and cmd together are too long".to_owned())),
-            false => Ok(()),
+        if words > limits::EXEC_STRINGS_MAX_BYTES {
+            Err(invalid("entrypoint and cmd together are too long".to_owned()))
+        } else {
+            Ok(())
         }
     }
 }
@@ -174,10 +175,7 @@ fn env(entries: Vec<String>) -> Result<Vec<(String, String)>, ImageError> {
 }
 
 fn absolute(directory: String) -> String {
-    match directory.starts_with('/') {
-        true => directory,
-        false => format!("/{directory}"),
-    }
+    if directory.starts_with('/') { directory } else { format!("/{directory}") }
 }
 
 fn ports(written: BTreeMap<String, serde::de::IgnoredAny>) -> Result<Vec<ExposedPort>, ImageError> {

@@ -62,9 +62,10 @@ pub(crate) fn set(
     }
     fchmod(file, Mode::from_raw_mode(attributes.mode))?;
     for (name, value) in &attributes.xattrs {
-        match is_set(name, applied.owners) {
-            true => fsetxattr(file, name.as_c_str(), value, XattrFlags::empty())?,
-            false => applied.xattrs_skipped += 1,
+        if is_set(name, applied.owners) {
+            fsetxattr(file, name.as_c_str(), value, XattrFlags::empty())?
+        } else {
+            applied.xattrs_skipped += 1
         }
     }
     futimens(file, &times(attributes.modified))

@@ -203,9 +203,10 @@ impl Applying<'_> {
                 foreign || stat.st_mode & 0o7777 != DIRECTORY_MODE
             }
         };
-        match borrowed || self.view.asked_below.get() {
-            true => Ok(Stands::OnWhatIsBelow),
-            false => Ok(Stands::Alone),
+        if borrowed || self.view.asked_below.get() {
+            Ok(Stands::OnWhatIsBelow)
+        } else {
+            Ok(Stands::Alone)
         }
     }
 

@@ -43,9 +43,10 @@ pub fn read(text: &str, given: BTreeMap<String, String>) -> Result<Recipe, Recip
     for line in &lines.instructions {
         reader.take(line).map_err(RecipeError::at(line.number))?;
     }
-    match reader.recipe.stages.is_empty() {
-        true => Err(RecipeError::at(1)(Problem::Nothing)),
-        false => Ok(reader.recipe),
+    if reader.recipe.stages.is_empty() {
+        Err(RecipeError::at(1)(Problem::Nothing))
+    } else {
+        Ok(reader.recipe)
     }
 }
 
@@ -78,10 +79,13 @@ impl Reader {
         match (line.instruction.as_str(), self.recipe.stages.is_empty()) {
             ("FROM", _) => self.from(line),
             ("ARG", true) => self.global(line),
-            (instruction, true) => match SUPPORTED.contains(&instruction) {
-                true => Err(Problem::BeforeFrom { instruction: instruction.to_owned() }),
-                false => Err(unknown(instruction)),
-            },
+            (instruction, true) => {
+                if SUPPORTED.contains(&instruction) {
+                    Err(Problem::BeforeFrom { instruction: instruction.to_owned() })
+                } else {
+                    Err(unknown(instruction))
+                }
+            }
             (_, false) => self.step(line),
         }
     }
@@ -147,10 +151,7 @@ impl Reader {
         needs: &'static str,
         rest: &str,
     ) -> Result<Text, Problem> {
-        match rest.is_empty() {
-            true => Err(Problem::Needs { instruction, needs }),
-            false => self.read(rest),
-        }
+        if rest.is_empty() { Err(Problem::Needs { instruction, needs }) } else { self.read(rest) }
     }
 
     /// An `ARG` before the first stage: for `FROM`, and for stages that declare it.
@@ -241,9 +242,10 @@ impl Reader {
         let Some(first) = found.first() else { return Err(needs) };
         if !first.contains('=') {
             let value = rest[first.len()..].trim();
-            return match value.is_empty() {
-                true => Err(needs),
-                false => Ok(vec![(self.read(first)?, self.read(value)?)]),
+            return if value.is_empty() {
+                Err(needs)
+            } else {
+                Ok(vec![(self.read(first)?, self.read(value)?)])
             };
         }
         let pair = |word: &&str| match word.split_once('=') {
@@ -264,12 +266,11 @@ impl Reader {
                 None => (*word, None),
             };
             let fine = |c: char| c.is_ascii_alphanumeric() || c == '_';
-            match !name.is_empty() && name.chars().all(fine) {
-                true => Ok((name.to_owned(), default)),
-                false => {
-                    let wanted = "the name of an argument: letters, digits and _";
-                    Err(Problem::Value { value: name.to_owned(), wanted })
-                }
+            if !name.is_empty() && name.chars().all(fine) {
+                Ok((name.to_owned(), default))
+            } else {
+                let wanted = "the name of an argument: letters, digits and _";
+                Err(Problem::Value { value: name.to_owned(), wanted })
             }
         };
         found.iter().map(argument).collect()
@@ -277,11 +278,10 @@ impl Reader {
 
     fn ports(&self, rest: &str) -> Result<Vec<Text>, Problem> {
         let found = words(rest, self.escape);
-        match found.is_empty() {
-            true => {
-                Err(Problem::Needs { instruction: "EXPOSE", needs: "a port, as in 80 or 53/udp" })
-            }
-            false => found.into_iter().map(|word| self.read(word)).collect(),
+        if found.is_empty() {
+            Err(Problem::Needs { instruction: "EXPOSE", needs: "a port, as in 80 or 53/udp" })
+        } else {
+            found.into_iter().map(|word| self.read(word)).collect()
         }
     }
 }

@@ -120,12 +120,11 @@ fn tokens(name: &str) -> Option<Vec<GlobToken>> {
 
 /// Parses after the `[`, up to and including the `]`.
 fn class(characters: &mut std::str::Chars<'_>) -> Option<GlobToken> {
-    let sense = match characters.as_str().starts_with(['^', '!']) {
-        true => {
-            characters.next();
-            Sense::NotIn
-        }
-        false => Sense::In,
+    let sense = if characters.as_str().starts_with(['^', '!']) {
+        characters.next();
+        Sense::NotIn
+    } else {
+        Sense::In
     };
     let mut ranges = Vec::new();
     loop {

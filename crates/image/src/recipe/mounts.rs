@@ -112,10 +112,7 @@ pub(super) fn read(
                 (None, Some(_)) => None,
                 (None, None) => Some(text(&format!("{SECRETS}/{id}"))?),
             };
-            let need = match options.is_set(&["required"])? {
-                true => Need::Required,
-                false => Need::Optional,
-            };
+            let need = if options.is_set(&["required"])? { Need::Required } else { Need::Optional };
             let mode = options.mode(SECRET_MODE)?;
             let (uid, gid) = (options.number("uid")?, options.number("gid")?);
             RunMount::Secret { id: text(id)?, target, env, need, mode, uid, gid }

@@ -259,9 +259,10 @@ impl Scene {
 
     fn user(&self, text: &Text) -> Result<String, Problem> {
         let user = self.expand(text)?;
-        match user.is_empty() || user.contains(char::is_whitespace) {
-            true => Err(Problem::Value { value: user, wanted: "a user, as in 1000 or name:group" }),
-            false => Ok(user),
+        if user.is_empty() || user.contains(char::is_whitespace) {
+            Err(Problem::Value { value: user, wanted: "a user, as in 1000 or name:group" })
+        } else {
+            Ok(user)
         }
     }
 
@@ -298,9 +299,10 @@ impl Scene {
     }
 
     fn absolute(&self, path: &str) -> String {
-        match path.starts_with('/') {
-            true => whole(path),
-            false => whole(&format!("{}/{path}", self.workdir())),
+        if path.starts_with('/') {
+            whole(path)
+        } else {
+            whole(&format!("{}/{path}", self.workdir()))
         }
     }
 
@@ -369,10 +371,7 @@ impl Scene {
 }
 
 fn within(found: usize, most: usize) -> Result<(), Problem> {
-    match found > most {
-        true => Err(Problem::TooLong),
-        false => Ok(()),
-    }
+    if found > most { Err(Problem::TooLong) } else { Ok(()) }
 }
 
 fn bytes_of<'a>(pairs: impl Iterator<Item = (&'a String, &'a String)>) -> usize {

@@ -230,9 +230,10 @@ impl Reader<'_> {
     fn name(&mut self) -> String {
         let rest = &self.text[self.at..];
         let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        let length = match rest.starts_with(|c: char| c.is_ascii_digit()) {
-            true => rest.find(|c: char| !c.is_ascii_digit()),
-            false => rest.find(|c| !is_word(c)),
+        let length = if rest.starts_with(|c: char| c.is_ascii_digit()) {
+            rest.find(|c: char| !c.is_ascii_digit())
+        } else {
+            rest.find(|c| !is_word(c))
         };
         let name = &rest[..length.unwrap_or(rest.len())];
         self.at += name.len();

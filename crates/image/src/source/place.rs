@@ -85,9 +85,10 @@ impl ImageLocation {
         let section = self.open(&format!("blobs/sha256/{}", named.digest.hex()))?;
         let (expected, expected_bytes) = (named.digest, named.size_bytes);
         let found_bytes = section.size_bytes();
-        match found_bytes == expected_bytes {
-            true => Ok(section),
-            false => Err(mismatch(Mismatch::Size { expected, expected_bytes, found_bytes })),
+        if found_bytes == expected_bytes {
+            Ok(section)
+        } else {
+            Err(mismatch(Mismatch::Size { expected, expected_bytes, found_bytes }))
         }
     }
 
@@ -105,10 +106,7 @@ impl ImageLocation {
 
 pub(super) fn checked(bytes: &[u8], expected: Digest) -> Result<(), ImageError> {
     let found = Digest::of(bytes);
-    match found == expected {
-        true => Ok(()),
-        false => Err(mismatch(Mismatch::Digest { expected, found })),
-    }
+    if found == expected { Ok(()) } else { Err(mismatch(Mismatch::Digest { expected, found })) }
 }
 
 fn mismatch(mismatch: Mismatch) -> ImageError {

@@ -52,9 +52,10 @@ pub fn recognize(
 fn recognize_directory(directory: OwnedFd, wanted: Wanted) -> (Form, Box<dyn Source>) {
     let directory = Arc::new(directory);
     let place = ImageLocation::Directory(Arc::clone(&directory));
-    match is_layout(&place) {
-        true => (Form::OciLayout, Box::new(OciLayout { place, wanted })),
-        false => (Form::Directory, Box::new(DirectorySource::new(directory))),
+    if is_layout(&place) {
+        (Form::OciLayout, Box::new(OciLayout { place, wanted }))
+    } else {
+        (Form::Directory, Box::new(DirectorySource::new(directory)))
     }
 }
 

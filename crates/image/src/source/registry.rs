@@ -214,8 +214,9 @@ impl RegistryImage {
 fn check_size(session: &Session, named: &Descriptor, bytes: &[u8]) -> Result<(), RegistryError> {
     let (expected, expected_bytes) = (named.digest, named.size_bytes);
     let found_bytes = bytes.len() as u64;
-    match found_bytes == expected_bytes {
-        true => Ok(()),
-        false => Err(session.mismatch(Mismatch::Size { expected, expected_bytes, found_bytes })),
+    if found_bytes == expected_bytes {
+        Ok(())
+    } else {
+        Err(session.mismatch(Mismatch::Size { expected, expected_bytes, found_bytes }))
     }
 }

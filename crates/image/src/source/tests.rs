@@ -126,9 +126,10 @@ fn elsewhere() -> Platform {
 async fn read(path: &Path, reference: Option<&str>) -> Result<(Form, Image), ImageError> {
     let spool = tempfile::tempdir().unwrap();
     let file = File::open(path).unwrap();
-    let given = match file.metadata().unwrap().is_dir() {
-        true => Given::Directory(file.into()),
-        false => Given::File(file),
+    let given = if file.metadata().unwrap().is_dir() {
+        Given::Directory(file.into())
+    } else {
+        Given::File(file)
     };
     let spool_dir = SpoolDir::new(File::open(spool.path()).unwrap().into(), unlimited());
     let (form, source) = recognize(given, wanted(reference), &spool_dir)?;

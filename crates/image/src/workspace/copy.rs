@@ -318,12 +318,11 @@ impl Copying<'_> {
     fn count(&mut self) -> Result<(), WorkspaceError> {
         self.copied.entries += 1;
         self.room.take(0, 1).map_err(|error| self.unwritten(error))?;
-        match self.copied.entries > limits::SOURCE_ENTRIES_MAX {
-            true => {
-                let max = limits::SOURCE_ENTRIES_MAX;
-                Err(WorkspaceError::TooLarge { what: "files and directories", max })
-            }
-            false => Ok(()),
+        if self.copied.entries > limits::SOURCE_ENTRIES_MAX {
+            let max = limits::SOURCE_ENTRIES_MAX;
+            Err(WorkspaceError::TooLarge { what: "files and directories", max })
+        } else {
+            Ok(())
         }
     }
 

@@ -38,9 +38,10 @@ impl WorkspaceDir {
                 Entered::Other => return Err(WorkspaceError::InTheWay { path: shown }),
             };
         }
-        match level.is_empty().map_err(failed)? {
-            true => Ok(Self { directory: level.own, ids: level.ids }),
-            false => Err(WorkspaceError::Occupied { path: path.to_owned() }),
+        if level.is_empty().map_err(failed)? {
+            Ok(Self { directory: level.own, ids: level.ids })
+        } else {
+            Err(WorkspaceError::Occupied { path: path.to_owned() })
         }
     }
 

@@ -175,9 +175,10 @@ async fn register(
     let entry: Entry = serde_json::from_slice(&said).map_err(|_| RegistryError::Unreadable)?;
     // It becomes part of a path.
     let is_plain = |id: &str| id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
-    match (1..=limits::URULE_ID_MAX_BYTES).contains(&entry.id.len()) && is_plain(&entry.id) {
-        true => Ok(entry.id),
-        false => Err(RegistryError::Unreadable),
+    if (1..=limits::URULE_ID_MAX_BYTES).contains(&entry.id.len()) && is_plain(&entry.id) {
+        Ok(entry.id)
+    } else {
+        Err(RegistryError::Unreadable)
     }
 }
 

@@ -107,8 +107,5 @@ pub fn files() -> Finding {
         }
     }
     let judged = ways.finding();
-    match judged.detail.is_empty() {
-        true => held(format!("{count} devices, all harmless")),
-        false => judged,
-    }
+    if judged.detail.is_empty() { held(format!("{count} devices, all harmless")) } else { judged }
 }

@@ -33,9 +33,10 @@ pub fn setuid_file(scene: &Scene) -> Finding {
         Ok(output) if output.stdout.trim_ascii() == b"0" => leaked("it ran as root"),
         Ok(output) => {
             let uid = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-            match uid == sys::effective_uid().to_string() {
-                true => held(format!("it ran as uid {uid}, as it was started")),
-                false => leaked(format!("not judged: it ran as {uid:?}")),
+            if uid == sys::effective_uid().to_string() {
+                held(format!("it ran as uid {uid}, as it was started"))
+            } else {
+                leaked(format!("not judged: it ran as {uid:?}"))
             }
         }
         Err(error) => leaked(format!("not judged: it did not run: {error}")),

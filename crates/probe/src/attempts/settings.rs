@@ -85,9 +85,10 @@ pub fn sysrq() -> Finding {
 }
 
 pub fn sysfs() -> Finding {
-    match Path::new("/sys/kernel").exists() {
-        true => open_each(&SYS).finding(),
-        false => held("there is no /sys"),
+    if Path::new("/sys/kernel").exists() {
+        open_each(&SYS).finding()
+    } else {
+        held("there is no /sys")
     }
 }
 

@@ -44,8 +44,9 @@ pub fn x32_call(number: i64, first: i64, second: i64, third: i64) -> Result<u32,
 
 fn answer(result: i64) -> Result<u32, Errno> {
     const ERRNOS: std::ops::RangeInclusive<i64> = 1..=4095;
-    match ERRNOS.contains(&-result) {
-        true => Err(Errno::new(i32::try_from(-result).unwrap_or(libc::EINVAL))),
-        false => Ok(result as u32),
+    if ERRNOS.contains(&-result) {
+        Err(Errno::new(i32::try_from(-result).unwrap_or(libc::EINVAL)))
+    } else {
+        Ok(result as u32)
     }
 }

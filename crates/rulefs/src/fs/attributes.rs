@@ -94,10 +94,8 @@ impl Filesystem {
         }
         // Before the mode, which a change of owner may reset.
         if change.has(set::UID | set::GID) {
-            let owner = |bit, id| match change.has(bit) {
-                true => self.on_disk(id).map(Some),
-                false => Ok(None),
-            };
+            let owner =
+                |bit, id| if change.has(bit) { self.on_disk(id).map(Some) } else { Ok(None) };
             let uid = owner(set::UID, change.uid)?.map(Uid::from_raw);
             let gid = owner(set::GID, change.gid)?.map(Gid::from_raw);
             let change = |dir: &_, name: &_, flags| rustix::fs::chownat(dir, name, uid, gid, flags);
@@ -233,9 +231,10 @@ pub(super) fn drop_set_ids(file: impl AsFd) -> Result<(), Errno> {
     if mode & GROUP_EXECUTE != 0 {
         left &= !SET_GROUP;
     }
-    match mode & SET_ID_BITS != 0 && left != mode & PERMISSION_BITS {
-        true => fchmod(file, Mode::from_raw_mode(left)),
-        false => Ok(()),
+    if mode & SET_ID_BITS != 0 && left != mode & PERMISSION_BITS {
+        fchmod(file, Mode::from_raw_mode(left))
+    } else {
+        Ok(())
     }
 }
 

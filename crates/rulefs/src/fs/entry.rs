@@ -105,9 +105,10 @@ impl Filesystem {
 
     /// Gives the kernel a node for what was found under a name.
     pub(super) fn entry(&self, locked: &mut Locked, place: &Place<'_>, stat: &Stat) -> Reply {
-        let kind = match FileType::from_raw_mode(stat.st_mode).is_dir() {
-            true => Kind::Directory(place.state.clone().into()),
-            false => kind_of(stat),
+        let kind = if FileType::from_raw_mode(stat.st_mode).is_dir() {
+            Kind::Directory(place.state.clone().into())
+        } else {
+            kind_of(stat)
         };
         let key = key(stat, place.permission);
         let id = locked.table.look_up(place.dir, place.name, key, &kind);

@@ -71,10 +71,7 @@ impl Filesystem {
         if !locked.shows(&place, &stat)? {
             return Ok(None);
         }
-        let node = match is_plus {
-            true => self.entry(locked, &place, &stat),
-            false => Reply::default(),
-        };
+        let node = if is_plus { self.entry(locked, &place, &stat) } else { Reply::default() };
         Ok(Some(named(node, entry)))
     }
 

@@ -153,9 +153,10 @@ impl Locked {
 
     fn verify(&self, id: u64, stat: &Stat) -> Result<(), Errno> {
         let key = self.table.get(id)?.key;
-        match (key.device, key.inode) == (stat.st_dev, stat.st_ino) {
-            true => Ok(()),
-            false => Err(Errno::STALE),
+        if (key.device, key.inode) == (stat.st_dev, stat.st_ino) {
+            Ok(())
+        } else {
+            Err(Errno::STALE)
         }
     }
 }

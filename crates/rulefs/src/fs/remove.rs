@@ -77,9 +77,10 @@ impl Filesystem {
             locked.lost(loses, &to);
             if let Some(stat) = &replaced {
                 locked.move_name(stat, &to, exchanges.then_some(&from));
-                match exchanges {
-                    true => self.changed_stat(&locked, stat),
-                    false => self.removed_stat(&locked, stat),
+                if exchanges {
+                    self.changed_stat(&locked, stat)
+                } else {
+                    self.removed_stat(&locked, stat)
                 }
             }
             locked.move_name(&moved, &from, Some(&to));

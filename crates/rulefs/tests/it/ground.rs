@@ -65,12 +65,11 @@ impl Ground {
         std::fs::create_dir(&tree).unwrap();
         for file in files {
             let path = tree.join(file);
-            match file.ends_with('/') {
-                true => std::fs::create_dir_all(&path).unwrap(),
-                false => {
-                    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-                    std::fs::write(&path, file).unwrap();
-                }
+            if file.ends_with('/') {
+                std::fs::create_dir_all(&path).unwrap()
+            } else {
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(&path, file).unwrap();
             }
         }
         let board = Arc::new(Board::create().unwrap());

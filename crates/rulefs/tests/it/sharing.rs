@@ -46,9 +46,10 @@ fn on_two(files: &[&str], test: impl Fn(&Ground, &Ground)) {
 fn test_again(one: &Ground, two: &Ground, files: &[&str], test: impl Fn(&Ground, &Ground)) {
     for entry in fs::read_dir(one.root()).unwrap() {
         let path = entry.unwrap().path();
-        match fs::symlink_metadata(&path).unwrap().is_dir() {
-            true => fs::remove_dir_all(path).unwrap(),
-            false => fs::remove_file(path).unwrap(),
+        if fs::symlink_metadata(&path).unwrap().is_dir() {
+            fs::remove_dir_all(path).unwrap()
+        } else {
+            fs::remove_file(path).unwrap()
         }
     }
     for file in files {

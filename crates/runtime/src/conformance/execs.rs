@@ -117,9 +117,10 @@ pub(super) async fn exec_runs_as_whom_it_was_told_to(lab: &Lab<'_>) -> Result<()
     for (user, uid) in [("user", "1000\n"), ("root", "0\n"), ("1000", "1000\n"), ("0:0", "0\n")] {
         let request = ExecRequest { user: user.to_owned(), ..command(&["id", "-u"]) };
         let said = run(&*guest, request).await?;
-        match any_user || uid == "1000\n" {
-            true => same(&format!("the uid of {user}"), said.stdout.as_str(), uid)?,
-            false => same(&format!("the end as {user}"), said.outcome(), Outcome::Exited(126))?,
+        if any_user || uid == "1000\n" {
+            same(&format!("the uid of {user}"), said.stdout.as_str(), uid)?
+        } else {
+            same(&format!("the end as {user}"), said.outcome(), Outcome::Exited(126))?
         }
     }
     Ok(())

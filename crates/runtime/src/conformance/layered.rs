@@ -154,9 +154,10 @@ async fn try_shifted(bench: &dyn Bench, setuid: Setuid) -> Result<(), Failure> {
         shift(&root)?;
         stand_on(&lab, plan, Root::Shifted(root))?;
     }
-    let kept = match lab.runtime().capabilities().own_id_range {
-        true => try_both(&lab, &plans, setuid).await,
-        false => same("that it refuses", lab.runtime().create(&plans[0]).await.is_err(), true),
+    let kept = if lab.runtime().capabilities().own_id_range {
+        try_both(&lab, &plans, setuid).await
+    } else {
+        same("that it refuses", lab.runtime().create(&plans[0]).await.is_err(), true)
     };
     kept.and(lab.clean_up().await)
 }
@@ -191,10 +192,8 @@ fn stand_on(lab: &Lab<'_>, plan: &mut Plan, root: Root) -> Result<(), Failure> {
         root.make_directory(name, mode)?;
     }
     plan.files = PlannedFiles::Stored(StoredFiles { root, binds: Arc::from([]) });
-    plan.privilege = match lab.runtime().capabilities().any_user {
-        true => Privilege::Root,
-        false => Privilege::None,
-    };
+    plan.privilege =
+        if lab.runtime().capabilities().any_user { Privilege::Root } else { Privilege::None };
     Ok(())
 }
 
@@ -202,9 +201,10 @@ fn stand_on(lab: &Lab<'_>, plan: &mut Plan, root: Root) -> Result<(), Failure> {
 async fn says(lab: &Lab<'_>, plan: &Plan, script: &str, expected: &str) -> Result<(), Failure> {
     let guest = lab.runtime().connect(&plan.id).await?;
     let mut request = command(&["/bin/busybox", "sh", "-c", script]);
-    (request.user, request.privilege) = match lab.runtime().capabilities().any_user {
-        true => ("0:0".to_owned(), Privilege::Root),
-        false => ("1000:1000".to_owned(), Privilege::None),
+    (request.user, request.privilege) = if lab.runtime().capabilities().any_user {
+        ("0:0".to_owned(), Privilege::Root)
+    } else {
+        ("1000:1000".to_owned(), Privilege::None)
     };
     let said = run(&*guest, request).await?;
     let all = (said.stdout.as_str(), said.stderr.as_str(), said.outcome());

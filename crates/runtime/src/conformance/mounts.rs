@@ -102,9 +102,10 @@ fn tree(plan: &Plan) -> io::Result<PathBuf> {
 }
 
 fn give(path: &Path) -> io::Result<()> {
-    match rustix::process::geteuid().is_root() {
-        true => std::os::unix::fs::chown(path, Some(USER_ID), Some(USER_ID)),
-        false => Ok(()),
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(path, Some(USER_ID), Some(USER_ID))
+    } else {
+        Ok(())
     }
 }
 

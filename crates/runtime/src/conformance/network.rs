@@ -311,10 +311,8 @@ pub(super) async fn nobody_inside_changes_what_catches(lab: &Lab<'_>) -> Result<
     let caught = Caught::of(lab, &plan).await?;
     let port = caught.port()?.to_string();
     let guest = lab.runtime().connect(&plan.id).await?;
-    let users: &[&str] = match lab.runtime().capabilities().any_user {
-        true => &["user", "root"],
-        false => &["user"],
-    };
+    let users: &[&str] =
+        if lab.runtime().capabilities().any_user { &["user", "root"] } else { &["user"] };
     for user in users {
         let possible = python(&*guest, user, ATTACK, &[&port]).await?;
         same(&format!("what is possible as {user}"), possible.as_str(), "nothing")?;

@@ -18,12 +18,13 @@ pub fn find(named: Option<&str>, usual: &[PathBuf]) -> Result<PathBuf, NoEngine>
         Some(path) => Path::new(path),
         None => Path::new(named),
     };
-    match path.is_absolute() {
-        true => Ok(path.to_owned()),
-        false => Err(NoEngine(format!(
+    if path.is_absolute() {
+        Ok(path.to_owned())
+    } else {
+        Err(NoEngine(format!(
             "{named:?} is no socket of this machine; only {SCHEME}/absolute/path can be used, because \
              sandboxes are processes and directories of this machine"
-        ))),
+        )))
     }
 }
 

@@ -73,9 +73,10 @@ impl Drop for IdRange {
 impl HostResources {
     /// Detects what this machine offers.
     pub fn open(data_dir: PathBuf, instance: String) -> Result<Arc<Self>, NoHostResources> {
-        let cgroups = match rustix::process::geteuid().is_root() {
-            true => cgroup::open(&instance)?,
-            false => Self::groupless(&data_dir, &instance)?,
+        let cgroups = if rustix::process::geteuid().is_root() {
+            cgroup::open(&instance)?
+        } else {
+            Self::groupless(&data_dir, &instance)?
         };
         Self::with(data_dir, instance, cgroups)
     }

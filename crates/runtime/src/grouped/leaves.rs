@@ -165,10 +165,8 @@ impl LeafPool for Leaves {
             cpu_micros: limits.cpus.map(cpu_quota_micros),
             pids: limits.pids,
         };
-        let opened = match limits == LeafLimits::NONE {
-            true => self.unlimited()?,
-            false => self.limited(&limits)?,
-        };
+        let opened =
+            if limits == LeafLimits::NONE { self.unlimited()? } else { self.limited(&limits)? };
         Ok(Box::new(GroupLeaf { leaves: self, opened: Some(opened) }))
     }
 

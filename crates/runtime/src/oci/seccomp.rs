@@ -117,9 +117,10 @@ fn none_of(values: &[u32]) -> Vec<Pattern> {
         for prefix in &prefixes {
             for bit in [0, 1 << at] {
                 let side = Pattern { mask: prefix.mask | (1 << at), value: prefix.value | bit };
-                match values.iter().any(|value| value & side.mask == side.value) {
-                    true => longer.push(side),
-                    false => patterns.push(side),
+                if values.iter().any(|value| value & side.mask == side.value) {
+                    longer.push(side)
+                } else {
+                    patterns.push(side)
                 }
             }
         }

@@ -337,10 +337,7 @@ async fn listed<R: Runtime + 'static, E: std::fmt::Display>(
     wanted: &Wanted,
     runtime: impl Future<Output = Result<Arc<R>, E>>,
 ) -> Option<Arc<dyn Runtime>> {
-    match wanted.has(name) {
-        true => Some(or_missing(name, runtime.await)),
-        false => None,
-    }
+    if wanted.has(name) { Some(or_missing(name, runtime.await)) } else { None }
 }
 
 /// A runtime, or a placeholder with the reason why it cannot be used.

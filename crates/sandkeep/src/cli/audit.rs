@@ -233,9 +233,10 @@ impl RecordSource {
         query.extend(since.map(|since| ("since", since.to_string())));
         query.extend(until.map(|until| ("until", until.to_string())));
         query.extend(owner.clone().map(|owner| ("owner", owner)));
-        match follow {
-            true => query.push(("follow", "true".to_owned())),
-            false => query.push(("limit", PAGE_MAX.to_string())),
+        if follow {
+            query.push(("follow", "true".to_owned()))
+        } else {
+            query.push(("limit", PAGE_MAX.to_string()))
         }
         query
     }
@@ -302,9 +303,12 @@ async fn tail(
             last.pop_front();
         }
     }
-    let tell = |record: &Record| match json {
-        true => print::line(&json!(record).to_string()),
-        false => print::line(&row(record).join("  ")),
+    let tell = |record: &Record| {
+        if json {
+            print::line(&json!(record).to_string())
+        } else {
+            print::line(&row(record).join("  "))
+        }
     };
     last.iter().try_for_each(tell)?;
     if follow {

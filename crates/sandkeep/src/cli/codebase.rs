@@ -239,10 +239,7 @@ async fn create(args: CreateArgs, client: &Client) -> Result<(), Failure> {
         }
     }
     let made = spinner::during("creating", client.create_codebase(&body)).await?;
-    match format.json {
-        true => print::json(&json!(made)),
-        false => print::line(made.id.as_str()),
-    }
+    if format.json { print::json(&json!(made)) } else { print::line(made.id.as_str()) }
 }
 
 fn unreadable(option: &str, path: &Path, error: &std::io::Error) -> Failure {

@@ -22,9 +22,10 @@ pub struct ConfigArgs {
 pub fn run(args: ConfigArgs, log: Option<String>, around: &Surroundings) -> Result<Exit, Failure> {
     let loaded = args.serve.load(log, around)?;
     loaded.warnings.iter().for_each(|warning| print::note(warning));
-    match args.format.json {
-        true => print::json(&as_json(&loaded))?,
-        false => print_table(&loaded)?,
+    if args.format.json {
+        print::json(&as_json(&loaded))?
+    } else {
+        print_table(&loaded)?
     }
     Ok(Exit::Ok)
 }

@@ -32,9 +32,10 @@ pub async fn run(mut args: Args, client: &Client) -> Result<Exit, Failure> {
     let created = spinner::during("creating", made).await?;
     let sandbox: Sandbox = client.read(created.clone())?;
     args.publish.open(&sandbox.id, client).await?;
-    match args.format.json {
-        true => print::json(&created)?,
-        false => print::line(sandbox.id.as_str())?,
+    if args.format.json {
+        print::json(&created)?
+    } else {
+        print::line(sandbox.id.as_str())?
     }
     Ok(Exit::Ok)
 }

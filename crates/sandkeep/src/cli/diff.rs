@@ -101,9 +101,10 @@ pub fn of_codebase(answer: serde_json::Value, client: &Client) -> Result<Exit, F
 
 fn show(compared: Compared, detail: Detail) -> Result<Exit, Failure> {
     let Compared { changes, truncated, frozen } = compared;
-    let colours = match std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
-        true => Colours::Yes,
-        false => Colours::No,
+    let colours = if std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
+        Colours::Yes
+    } else {
+        Colours::No
     };
     let lines: Vec<String> = match detail {
         Detail::Lines => changes.iter().flat_map(|change| texts(change, colours)).collect(),
@@ -157,10 +158,7 @@ fn named(change: &FileChange) -> String {
 
 /// Names may contain terminal escape sequences.
 fn shown(path: &str) -> String {
-    match path.chars().any(char::is_control) {
-        true => format!("{path:?}"),
-        false => path.to_owned(),
-    }
+    if path.chars().any(char::is_control) { format!("{path:?}") } else { path.to_owned() }
 }
 
 fn kind(kind: FileKind) -> &'static str {

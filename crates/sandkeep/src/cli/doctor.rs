@@ -54,9 +54,10 @@ pub async fn run(args: DoctorArgs, around: &Surroundings) -> Result<Exit, Failur
     if let Some(data_dir) = &args.data_dir {
         settings.data_dir.clone_from(data_dir);
     }
-    match args.leaks {
-        true => leaks(&args, &settings, around),
-        false => examine(&args, &settings, around).await,
+    if args.leaks {
+        leaks(&args, &settings, around)
+    } else {
+        examine(&args, &settings, around).await
     }
 }
 
@@ -70,9 +71,10 @@ fn leaks(args: &DoctorArgs, settings: &Settings, around: &Surroundings) -> Resul
         ));
     }
     let leaks = doctor::leaks(&settings.data_dir).map_err(|e| Failure::Tool(Box::new(e)))?;
-    match args.format.json {
-        true => print::json(&json!(leaks))?,
-        false => print_leaks(&leaks, &settings.data_dir)?,
+    if args.format.json {
+        print::json(&json!(leaks))?
+    } else {
+        print_leaks(&leaks, &settings.data_dir)?
     }
     Ok(if leaks.clean { Exit::Ok } else { Exit::RequestFailed })
 }

@@ -33,9 +33,10 @@ pub async fn run(mut args: Args, client: &Client) -> Result<Exit, Failure> {
     }
     let request = client.post("/api/v1/sandboxes/ensure", &body);
     let ensured = spinner::during("ensuring", request).await?;
-    match args.format.json {
-        true => print::json(&ensured)?,
-        false => print::line(client.read::<Ensured>(ensured)?.sandbox.id.as_str())?,
+    if args.format.json {
+        print::json(&ensured)?
+    } else {
+        print::line(client.read::<Ensured>(ensured)?.sandbox.id.as_str())?
     }
     Ok(Exit::Ok)
 }

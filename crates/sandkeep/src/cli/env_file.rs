@@ -105,9 +105,10 @@ fn of_file(path: &Path) -> Result<BTreeMap<String, String>, Failure> {
 fn bounded(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     File::open(path)?.take(CLI_ENV_FILE_MAX_BYTES + 1).read_to_string(&mut text)?;
-    match text.len() as u64 > CLI_ENV_FILE_MAX_BYTES {
-        true => Err(io::Error::other(format!("larger than {CLI_ENV_FILE_MAX_BYTES} bytes"))),
-        false => Ok(text),
+    if text.len() as u64 > CLI_ENV_FILE_MAX_BYTES {
+        Err(io::Error::other(format!("larger than {CLI_ENV_FILE_MAX_BYTES} bytes")))
+    } else {
+        Ok(text)
     }
 }
 

@@ -85,9 +85,10 @@ async fn list(client: &Client, mut request: EventsRequest, format: Format) -> Re
             break;
         }
     }
-    match format.json {
-        true => Ok(()),
-        false => print::table(["SEQ", "WHEN", "KIND", "SANDBOX", "DETAILS"], rows.into_iter()),
+    if format.json {
+        Ok(())
+    } else {
+        print::table(["SEQ", "WHEN", "KIND", "SANDBOX", "DETAILS"], rows.into_iter())
     }
 }
 

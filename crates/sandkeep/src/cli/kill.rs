@@ -29,12 +29,11 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
     let id = client.resolve(&args.id).await?;
     let exec = client.resolve_exec(&id, &args.exec).await?;
     let path = format!("/api/v1/sandboxes/{id}/execs/{exec}");
-    match args.all {
-        true => client.delete(&path).await?,
-        false => {
-            let signal = args.signal.unwrap_or(Signal::TERM).number();
-            client.tell(&format!("{path}/signal"), &json!({ "signal": signal })).await?;
-        }
+    if args.all {
+        client.delete(&path).await?
+    } else {
+        let signal = args.signal.unwrap_or(Signal::TERM).number();
+        client.tell(&format!("{path}/signal"), &json!({ "signal": signal })).await?;
     }
     print::line(exec.as_str())?;
     Ok(Exit::Ok)

@@ -58,9 +58,10 @@ pub struct OrderArgs {
 
 impl OrderArgs {
     pub fn query(self) -> Vec<(&'static str, String)> {
-        match self.reverse {
-            true => vec![("sort", Order::NewestFirst.as_str().to_owned())],
-            false => Vec::new(),
+        if self.reverse {
+            vec![("sort", Order::NewestFirst.as_str().to_owned())]
+        } else {
+            Vec::new()
         }
     }
 }

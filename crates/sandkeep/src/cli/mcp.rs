@@ -50,12 +50,11 @@ pub struct Args {
 impl Args {
     /// Stdin is where the other side speaks.
     fn check(&self) -> Result<(), Failure> {
-        match self.spec.source.takes_stdin() {
-            true => {
-                let problem = "--source-tar -: stdin is for the protocol; name a file".to_owned();
-                Err(Failure::Usage { problem })
-            }
-            false => Ok(()),
+        if self.spec.source.takes_stdin() {
+            let problem = "--source-tar -: stdin is for the protocol; name a file".to_owned();
+            Err(Failure::Usage { problem })
+        } else {
+            Ok(())
         }
     }
 }

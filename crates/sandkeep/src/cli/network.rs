@@ -153,10 +153,7 @@ pub async fn run(args: NetworkCommandArgs, client: &Client) -> Result<Exit, Fail
     match args.command {
         NetworkCommand::Show(args) => {
             let network = client.network(&client.resolve(&args.id).await?).await?;
-            match args.format.json {
-                true => print::json(&json!(network))?,
-                false => show(&network)?,
-            }
+            if args.format.json { print::json(&json!(network))? } else { show(&network)? }
         }
         NetworkCommand::Allow(args) => {
             let id = client.resolve(&args.id).await?;
@@ -290,9 +287,10 @@ async fn log(args: LogArgs, client: &Client) -> Result<(), Failure> {
         return follow(&id, &request, args.format, client).await;
     }
     let items = client.network_log(&id, &request).await?;
-    match args.format.json {
-        true => items.iter().try_for_each(|item| print::line(&json!(item).to_string())),
-        false => print::table(HEADER, items.iter().map(row)),
+    if args.format.json {
+        items.iter().try_for_each(|item| print::line(&json!(item).to_string()))
+    } else {
+        print::table(HEADER, items.iter().map(row))
     }
 }
 

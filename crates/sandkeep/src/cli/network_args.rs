@@ -113,9 +113,10 @@ fn value_of(name: &str) -> Result<String, Failure> {
 
 /// A change of a secret of a sandbox that exists: `NAME@HOST[,HOST]`, or `NAME` for a new value alone.
 pub fn changed_secret(text: &str) -> Result<(String, SecretPatch), Failure> {
-    let read = match text.contains(['@', '=']) {
-        true => secret(text).map(|SecretArg { name, hosts }| (name, Some(hosts))),
-        false => Ok((text.to_owned(), None)),
+    let read = if text.contains(['@', '=']) {
+        secret(text).map(|SecretArg { name, hosts }| (name, Some(hosts)))
+    } else {
+        Ok((text.to_owned(), None))
     };
     let (name, hosts) = read.map_err(|error| Failure::Usage { problem: error.to_string() })?;
     let value = Some(SecretValue::new(value_of(&name)?));

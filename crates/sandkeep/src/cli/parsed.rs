@@ -24,9 +24,10 @@ fn suggest_only_shown(error: &mut Error, hidden: &BTreeSet<String>) {
     let kind = ContextKind::SuggestedSubcommand;
     let Some(ContextValue::Strings(names)) = error.get(kind) else { return };
     let shown: Vec<String> = names.iter().filter(|name| !hidden.contains(*name)).cloned().collect();
-    match shown.is_empty() {
-        true => drop(error.remove(kind)),
-        false => drop(error.insert(kind, ContextValue::Strings(shown))),
+    if shown.is_empty() {
+        drop(error.remove(kind))
+    } else {
+        drop(error.insert(kind, ContextValue::Strings(shown)))
     }
 }
 

@@ -85,9 +85,10 @@ fn value(inside: &str) -> Result<Part, InvalidFormat> {
         let mut chars = name.chars();
         !name.is_empty() && chars.all(|c| c.is_alphanumeric() || "_-/".contains(c))
     };
-    match path.iter().all(is_name) && (encoding == Encoding::Json || !path.is_empty()) {
-        true => Ok(Part::Value { path, encoding }),
-        false => Err(not_a_field()),
+    if path.iter().all(is_name) && (encoding == Encoding::Json || !path.is_empty()) {
+        Ok(Part::Value { path, encoding })
+    } else {
+        Err(not_a_field())
     }
 }
 

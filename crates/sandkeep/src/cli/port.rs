@@ -43,9 +43,10 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
         }
         (false, false) => (whereabouts(&ports, port, client).await?, "url"),
     };
-    match args.format.json {
-        true => print::json(&answer)?,
-        false => print::line(answer[field].as_str().unwrap_or_default())?,
+    if args.format.json {
+        print::json(&answer)?
+    } else {
+        print::line(answer[field].as_str().unwrap_or_default())?
     }
     Ok(Exit::Ok)
 }

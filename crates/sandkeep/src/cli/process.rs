@@ -122,14 +122,10 @@ async fn start(args: StartArgs, client: &Client) -> Result<Exit, Failure> {
     let Process { process, last_output, url, address } =
         spinner::during("starting", started).await?;
     let (name, status) = (process.id.clone(), process.status);
-    match args.format.json {
-        true => print::json(&json!(Process {
-            process,
-            last_output: last_output.clone(),
-            url,
-            address
-        }))?,
-        false => print::line(name.as_str())?,
+    if args.format.json {
+        print::json(&json!(Process { process, last_output: last_output.clone(), url, address }))?
+    } else {
+        print::line(name.as_str())?
     }
     match status {
         ProcessStatus::Exited if waits => {
@@ -164,13 +160,12 @@ async fn show(args: LogsArgs, client: &Client) -> Result<Exit, Failure> {
 
 async fn stop(args: StopArgs, client: &Client) -> Result<Exit, Failure> {
     let id = client.resolve(&args.id).await?;
-    let processes = match args.all {
-        false => args.processes,
-        true => {
-            let all = client.processes(&id).await?.items.into_iter().map(|shown| shown.process);
-            let running = all.filter(|process| process.status != ProcessStatus::Exited);
-            running.map(|process| process.id.into()).collect()
-        }
+    let processes = if args.all {
+        let all = client.processes(&id).await?.items.into_iter().map(|shown| shown.process);
+        let running = all.filter(|process| process.status != ProcessStatus::Exited);
+        running.map(|process| process.id.into()).collect()
+    } else {
+        args.processes
     };
     let (mut failed, all) = (0, processes.len());
     for text in processes {

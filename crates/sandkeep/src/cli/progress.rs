@@ -12,9 +12,10 @@ use sandkeep_core::limits::{SPINNER_TICK, STDIN_CHUNK_BYTES};
 
 /// On stderr, and only if that is a terminal.
 pub fn bar() -> ProgressBar {
-    let target = match std::io::stderr().is_terminal() {
-        true => ProgressDrawTarget::stderr(),
-        false => ProgressDrawTarget::hidden(),
+    let target = if std::io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr()
+    } else {
+        ProgressDrawTarget::hidden()
     };
     let style = ProgressStyle::with_template(
         "{spinner} {msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {elapsed}",

@@ -80,8 +80,9 @@ fn status(exec: &Exec) -> String {
 
 fn shown(command: String) -> String {
     let line: String = command.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    match line.chars().count() > COMMAND_MAX_CHARS {
-        true => line.chars().take(COMMAND_MAX_CHARS - 1).chain(['…']).collect(),
-        false => line,
+    if line.chars().count() > COMMAND_MAX_CHARS {
+        line.chars().take(COMMAND_MAX_CHARS - 1).chain(['…']).collect()
+    } else {
+        line
     }
 }

@@ -74,9 +74,10 @@ pub async fn run(args: RaceArgs, client: &Client) -> Result<Exit, Failure> {
         }
     };
     let kept = result.turn.is_some();
-    match format.json {
-        true => print::json(&json!(result))?,
-        false => show(&id, &result)?,
+    if format.json {
+        print::json(&json!(result))?
+    } else {
+        show(&id, &result)?
     }
     Ok(if kept { Exit::Ok } else { Exit::RequestFailed })
 }

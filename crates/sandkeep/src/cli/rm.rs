@@ -33,9 +33,10 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
     // One failure does not affect the others.
     let destroy = |text: String| async move { destroy(client, &text).await };
     let (destroyed, failed) = several::each(&chosen, "destroying", destroy).await?;
-    match args.format.json {
-        true => print::json(&json!({ "destroyed": destroyed }))?,
-        false => destroyed.iter().try_for_each(|id| print::line(id.as_str()))?,
+    if args.format.json {
+        print::json(&json!({ "destroyed": destroyed }))?
+    } else {
+        destroyed.iter().try_for_each(|id| print::line(id.as_str()))?
     }
     match failed {
         0 => Ok(Exit::Ok),

@@ -120,10 +120,8 @@ pub async fn run(mut args: Args, around: &Surroundings) -> Result<Exit, Failure>
     let settings = config::load(args.file.config.as_deref(), &Flags::default(), around)?.settings;
     let mut signals = Signals::listen()?;
     let source = std::mem::take(&mut args.spec.source);
-    let input = match source.takes_stdin() || args.asks_on_stdin() {
-        true => Input::Taken,
-        false => Input::Passed,
-    };
+    let input =
+        if source.takes_stdin() || args.asks_on_stdin() { Input::Taken } else { Input::Passed };
     let directory = args.spec.codebase.take().as_deref().map(codebase::directory).transpose()?;
     let draft =
         SpecDraft { host_mounts: args.volume.mounts()?, ..spec_draft(args.spec.into_json()?)? };
@@ -281,16 +279,13 @@ async fn pass_output(running: &mut Running, signals: &mut Signals) -> Result<End
                 Some(ExecEvent::Ended(end)) => return Ok(Ended::ByItself(end)),
                 None => return Err(Failure::Broker(Error::ShuttingDown)),
             },
-            signal = signals.next() => match told {
-                true => return Ok(Ended::BySignal(signal)),
-                false => {
+            signal = signals.next() => if told { return Ok(Ended::BySignal(signal)) } else {
                     told = true;
                     // It may have just ended; then its end comes next.
                     if let Err(e) = running.signal(signal.number()).await {
                         tracing::debug!("the command did not get the signal: {e}");
                     }
-                }
-            },
+                },
         }
     }
 }

@@ -136,9 +136,10 @@ async fn open(args: OpenArgs, client: &Client) -> Result<Exit, Failure> {
     body.insert("env".to_owned(), json!(env));
     let path = format!("/api/v1/sandboxes/{id}/shells");
     let opened = client.post(&path, &Value::Object(body)).await?;
-    match args.format.json {
-        true => print::json(&opened)?,
-        false => print::line(client.read::<Shell>(opened)?.id.as_str())?,
+    if args.format.json {
+        print::json(&opened)?
+    } else {
+        print::line(client.read::<Shell>(opened)?.id.as_str())?
     }
     Ok(Exit::Ok)
 }
@@ -175,10 +176,7 @@ async fn exec(args: ExecArgs, client: &Client) -> Result<Exit, Failure> {
         (true, false) => Piped::AsItComes,
     };
     let awaited = Awaited { path: &path, sandbox: &id, body, piped };
-    match args.format.json {
-        true => awaited.whole(client).await,
-        false => awaited.live(client).await,
-    }
+    if args.format.json { awaited.whole(client).await } else { awaited.live(client).await }
 }
 
 async fn close(args: CloseArgs, client: &Client) -> Result<Exit, Failure> {

@@ -97,9 +97,10 @@ async fn seal(
     }
     let path = format!("/api/v1/sandboxes/{id}/{what}");
     let snapshot = spinner::during(doing, client.post(&path, &body)).await?;
-    match args.format.json {
-        true => print::json(&snapshot)?,
-        false => print::line(client.read::<Snapshot>(snapshot)?.name.as_str())?,
+    if args.format.json {
+        print::json(&snapshot)?
+    } else {
+        print::line(client.read::<Snapshot>(snapshot)?.name.as_str())?
     }
     Ok(Exit::Ok)
 }

@@ -48,9 +48,10 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
 async fn one(text: &str, format: Format, client: &Client) -> Result<Exit, Failure> {
     let id = client.resolve(text).await?;
     let stats = client.get(&format!("/api/v1/sandboxes/{id}/stats")).await?;
-    match format.json {
-        true => print::json(&stats)?,
-        false => print::table(["WHAT", "USED"], rows("", &stats).into_iter())?,
+    if format.json {
+        print::json(&stats)?
+    } else {
+        print::table(["WHAT", "USED"], rows("", &stats).into_iter())?
     }
     Ok(Exit::Ok)
 }

@@ -36,9 +36,10 @@ pub enum Typing {
 
 /// Refuses interactive input from something other than a terminal, like other programs.
 pub fn must_be_terminal(instead: &str) -> Result<(), Failure> {
-    match io::stdin().is_terminal() {
-        true => Ok(()),
-        false => Err(Failure::Usage { problem: format!("the input is not a terminal: {instead}") }),
+    if io::stdin().is_terminal() {
+        Ok(())
+    } else {
+        Err(Failure::Usage { problem: format!("the input is not a terminal: {instead}") })
     }
 }
 

@@ -49,13 +49,12 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
     }
     let path = format!("/api/v1/sandboxes/{id}/tools/{}", args.name);
     let answer = client.post(&path, &Value::Object(arguments)).await?;
-    match args.raw {
-        true => print::json(&answer)?,
-        false => {
-            let blocks = answer["content"].as_array().into_iter().flatten();
-            for text in blocks.filter_map(|block| block["text"].as_str()) {
-                print::line(text.strip_suffix('\n').unwrap_or(text))?;
-            }
+    if args.raw {
+        print::json(&answer)?
+    } else {
+        let blocks = answer["content"].as_array().into_iter().flatten();
+        for text in blocks.filter_map(|block| block["text"].as_str()) {
+            print::line(text.strip_suffix('\n').unwrap_or(text))?;
         }
     }
     Ok(if answer["is_error"] == false { Exit::Ok } else { Exit::RequestFailed })

@@ -15,9 +15,10 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<Exit, Failure> {
-    match args.format.json {
-        true => print::json(&json!({ "version": VERSION }))?,
-        false => print::line(&format!("sandkeep {VERSION}"))?,
+    if args.format.json {
+        print::json(&json!({ "version": VERSION }))?
+    } else {
+        print::line(&format!("sandkeep {VERSION}"))?
     }
     Ok(Exit::Ok)
 }

@@ -56,9 +56,10 @@ pub fn read(
 fn read_text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     File::open(path)?.take(CONFIG_FILE_MAX_BYTES + 1).read_to_string(&mut text)?;
-    match text.len() as u64 > CONFIG_FILE_MAX_BYTES {
-        true => Err(io::Error::other(format!("it is larger than {CONFIG_FILE_MAX_BYTES} bytes"))),
-        false => Ok(text),
+    if text.len() as u64 > CONFIG_FILE_MAX_BYTES {
+        Err(io::Error::other(format!("it is larger than {CONFIG_FILE_MAX_BYTES} bytes")))
+    } else {
+        Ok(text)
     }
 }
 

@@ -153,10 +153,7 @@ pub fn headers(text: &str) -> Result<Option<Secret>, Invalid> {
         reqwest::header::HeaderName::try_from(name).is_ok()
             && reqwest::header::HeaderValue::try_from(value).is_ok()
     };
-    match pairs.iter().all(is_header) {
-        true => Ok(Some(Secret::new(text))),
-        false => Err(wrong()),
-    }
+    if pairs.iter().all(is_header) { Ok(Some(Secret::new(text))) } else { Err(wrong()) }
 }
 
 pub fn timeout(text: &str) -> Result<Duration, Invalid> {

@@ -193,9 +193,10 @@ impl Settings {
 
     fn no_profile(&self, name: &str) -> String {
         let known: Vec<&str> = self.profiles.keys().map(String::as_str).collect();
-        match known.is_empty() {
-            true => format!("there is no profile {name:?}: add [profiles.{name}]"),
-            false => format!("there is no profile {name:?}; there are: {}", known.join(", ")),
+        if known.is_empty() {
+            format!("there is no profile {name:?}: add [profiles.{name}]")
+        } else {
+            format!("there is no profile {name:?}; there are: {}", known.join(", "))
         }
     }
 }

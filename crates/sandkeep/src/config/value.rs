@@ -44,9 +44,10 @@ pub fn parsed<T: FromStr>(text: &str, expected: &str) -> Result<T, Invalid> {
 pub fn within(text: &str, range: RangeInclusive<u64>) -> Result<u64, Invalid> {
     let (min, max) = (range.start(), range.end());
     let number: u64 = parsed(text, &format!("a number from {min} to {max}"))?;
-    match range.contains(&number) {
-        true => Ok(number),
-        false => Err(Invalid::new(format!("{number} is not between {min} and {max}"))),
+    if range.contains(&number) {
+        Ok(number)
+    } else {
+        Err(Invalid::new(format!("{number} is not between {min} and {max}")))
     }
 }
 
@@ -76,18 +77,20 @@ pub fn quota(text: &str) -> Result<Option<u64>, Invalid> {
 /// 0 means no quota.
 pub fn decimal_quota(text: &str) -> Result<Option<f64>, Invalid> {
     let number: f64 = parsed(text, "a number such as 2.5, or 0 for no quota")?;
-    match number.is_finite() && number >= 0.0 {
-        true => Ok(Some(number).filter(|number| *number > 0.0)),
-        false => Err(Invalid::new(format!("{text} is not a number of 0 or more"))),
+    if number.is_finite() && number >= 0.0 {
+        Ok(Some(number).filter(|number| *number > 0.0))
+    } else {
+        Err(Invalid::new(format!("{text} is not a number of 0 or more")))
     }
 }
 
 /// A fraction of 1.
 pub fn part(text: &str) -> Result<f64, Invalid> {
     let number: f64 = parsed(text, "a number from 0 to 1 such as 0.85")?;
-    match (0.0..=1.0).contains(&number) {
-        true => Ok(number),
-        false => Err(Invalid::new(format!("{text} is not between 0 and 1"))),
+    if (0.0..=1.0).contains(&number) {
+        Ok(number)
+    } else {
+        Err(Invalid::new(format!("{text} is not between 0 and 1")))
     }
 }
 
@@ -190,9 +193,10 @@ pub fn domain(text: &str) -> Result<String, Invalid> {
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
-    match text.len() <= limits::DOMAIN_MAX_BYTES && text.split('.').all(label) {
-        true => Ok(text),
-        false => Err(Invalid::new("expected a host name such as sandboxes.example.com")),
+    if text.len() <= limits::DOMAIN_MAX_BYTES && text.split('.').all(label) {
+        Ok(text)
+    } else {
+        Err(Invalid::new("expected a host name such as sandboxes.example.com"))
     }
 }
 
@@ -238,9 +242,10 @@ fn origin(text: &str) -> Result<String, Invalid> {
     let origin = url.origin();
     let plain = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
     let anonymous = url.username().is_empty() && url.password().is_none();
-    match matches!(url.scheme(), "http" | "https") && origin.is_tuple() && plain && anonymous {
-        true => Ok(origin.ascii_serialization()),
-        false => Err(wrong()),
+    if matches!(url.scheme(), "http" | "https") && origin.is_tuple() && plain && anonymous {
+        Ok(origin.ascii_serialization())
+    } else {
+        Err(wrong())
     }
 }
 
@@ -266,20 +271,22 @@ pub fn nats_url(text: &str) -> Result<String, Invalid> {
 pub fn subject_prefix(text: &str) -> Result<String, Invalid> {
     let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     let word = |word: &str| !word.is_empty() && word.chars().all(fine);
-    match text.len() <= limits::NATS_PREFIX_MAX_BYTES && text.split('.').all(word) {
-        true => Ok(text.to_owned()),
-        false => Err(Invalid::new(
+    if text.len() <= limits::NATS_PREFIX_MAX_BYTES && text.split('.').all(word) {
+        Ok(text.to_owned())
+    } else {
+        Err(Invalid::new(
             "expected words of letters, digits, `-` and `_` with dots between them, such as sandkeep",
-        )),
+        ))
     }
 }
 
 pub fn stream_name(text: &str) -> Result<String, Invalid> {
     let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     let fits = (1..=limits::NATS_STREAM_NAME_MAX_BYTES).contains(&text.len());
-    match fits && text.chars().all(fine) {
-        true => Ok(text.to_owned()),
-        false => Err(Invalid::new("expected letters, digits, `-` and `_`, such as SANDKEEP")),
+    if fits && text.chars().all(fine) {
+        Ok(text.to_owned())
+    } else {
+        Err(Invalid::new("expected letters, digits, `-` and `_`, such as SANDKEEP"))
     }
 }
 
@@ -312,8 +319,5 @@ pub fn without_credentials(text: &str) -> String {
 
 /// The name of a runtime, a template or a profile.
 pub fn name(text: &str) -> Result<String, Invalid> {
-    match text.trim().is_empty() {
-        true => Err(Invalid::new("is empty")),
-        false => Ok(text.to_owned()),
-    }
+    if text.trim().is_empty() { Err(Invalid::new("is empty")) } else { Ok(text.to_owned()) }
 }

@@ -44,9 +44,10 @@ fn namespaces() -> Check {
         .into_iter()
         .filter(|kind| !Path::new("/proc/self/ns").join(kind).exists())
         .collect();
-    let found = match missing.is_empty() {
-        true => "all kinds".to_owned(),
-        false => format!("missing in this kernel: {}", missing.join(", ")),
+    let found = if missing.is_empty() {
+        "all kinds".to_owned()
+    } else {
+        format!("missing in this kernel: {}", missing.join(", "))
     };
     Check { what: "namespaces", ok: missing.is_empty(), found }
 }
@@ -116,9 +117,10 @@ fn id_mapped_mounts() -> Check {
     let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     let (ok, (major, minor)) = (version >= ID_MAPPED_MOUNTS, ID_MAPPED_MOUNTS);
-    let found = match ok {
-        true => format!("Linux {release}"),
-        false => format!("Linux {release}; they need {major}.{minor}"),
+    let found = if ok {
+        format!("Linux {release}")
+    } else {
+        format!("Linux {release}; they need {major}.{minor}")
     };
     Check { what: "id-mapped mounts", ok, found }
 }
@@ -126,18 +128,20 @@ fn id_mapped_mounts() -> Check {
 fn filesystem(what: &'static str, without: &str) -> Check {
     let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
     let ok = known.lines().any(|line| line.trim_start_matches("nodev").trim() == what);
-    let found = match ok {
-        true => "known to the kernel".to_owned(),
-        false => format!("unknown to the kernel: {without}"),
+    let found = if ok {
+        "known to the kernel".to_owned()
+    } else {
+        format!("unknown to the kernel: {without}")
     };
     Check { what, ok, found }
 }
 
 fn loop_devices() -> Check {
     let ok = Path::new("/dev/loop-control").exists();
-    let found = match ok {
-        true => "/dev/loop-control is there",
-        false => "no /dev/loop-control: no btrfs storage unless the data directory is on btrfs",
+    let found = if ok {
+        "/dev/loop-control is there"
+    } else {
+        "no /dev/loop-control: no btrfs storage unless the data directory is on btrfs"
     };
     Check { what: "loop devices", ok, found: found.to_owned() }
 }

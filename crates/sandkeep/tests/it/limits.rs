@@ -173,13 +173,12 @@ pub fn cgroup_values(name: &str) -> Vec<(String, String)> {
     pending.extend(list(Path::new("/sys/fs/cgroup")).into_iter().map(|h| h.join(name)));
     let mut values = Vec::new();
     while let Some(path) = pending.pop() {
-        match path.is_dir() {
-            true => pending.extend(list(&path)),
-            false => {
-                let name = path.file_name().map(|n| n.to_string_lossy().into_owned());
-                let value = fs::read_to_string(&path).unwrap_or_default();
-                values.extend(name.map(|name| (name, value.trim().to_owned())));
-            }
+        if path.is_dir() {
+            pending.extend(list(&path))
+        } else {
+            let name = path.file_name().map(|n| n.to_string_lossy().into_owned());
+            let value = fs::read_to_string(&path).unwrap_or_default();
+            values.extend(name.map(|name| (name, value.trim().to_owned())));
         }
     }
     values

@@ -219,9 +219,10 @@ impl Tenant {
         let (status, answer) = self.ask(daemon, "POST", &target, &body)?;
         assert_eq!(status, 200, "{answer}");
         // The daemon may go away in the middle of a command; then nobody knows how it ended.
-        match answer["outcome"] == "lost" {
-            true => Err(io::Error::other(format!("{answer}"))),
-            false => Ok(answer),
+        if answer["outcome"] == "lost" {
+            Err(io::Error::other(format!("{answer}")))
+        } else {
+            Ok(answer)
         }
     }
 

@@ -31,10 +31,8 @@ fn hash(bytes: &[u8]) -> Vec<u8> {
 fn command(exec: usize, lines: usize) -> String {
     let say = |from: usize, to: usize| format!("seq -f 'exec {exec} says line %.0f' {from} {to}");
     let half = lines / 2;
-    let wait = match exec.is_multiple_of(4) {
-        true => "while ! [ -e /tmp/go ]; do sleep 0.1; done",
-        false => "true",
-    };
+    let wait =
+        if exec.is_multiple_of(4) { "while ! [ -e /tmp/go ]; do sleep 0.1; done" } else { "true" };
     let (first, second) = (say(1, half), say(half + 1, lines));
     format!("{first}; {wait}; {second}; exit {}", exec % 200)
 }

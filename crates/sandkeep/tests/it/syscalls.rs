@@ -76,9 +76,12 @@ const PRELUDE: &str = "import ctypes, os\n\
 #[test]
 fn dangerous_system_calls_are_refused() {
     let daemon = daemon!();
-    let calls = CALLS.iter().map(|(name, number, arguments)| match arguments.is_empty() {
-        true => format!("call('{name}', {number})\n"),
-        false => format!("call('{name}', {number}, {arguments})\n"),
+    let calls = CALLS.iter().map(|(name, number, arguments)| {
+        if arguments.is_empty() {
+            format!("call('{name}', {number})\n")
+        } else {
+            format!("call('{name}', {number}, {arguments})\n")
+        }
     });
     let script: String = std::iter::once(PRELUDE.to_owned()).chain(calls).collect();
     for actor in Actor::all(&daemon) {

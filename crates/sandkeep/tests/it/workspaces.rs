@@ -273,9 +273,10 @@ fn real_runtimes(daemon: &Daemon) -> Vec<String> {
     let mut names = Vec::new();
     for runtime in listed["runtimes"].as_array().expect("runtimes") {
         let name = runtime["name"].as_str().expect("a name");
-        match runtime["usable"] == true && name != "mock" {
-            true => names.push(name.to_owned()),
-            false => eprintln!("without {name}: {}", runtime["reason"]),
+        if runtime["usable"] == true && name != "mock" {
+            names.push(name.to_owned())
+        } else {
+            eprintln!("without {name}: {}", runtime["reason"])
         }
     }
     names

@@ -200,10 +200,7 @@ fn named_paths(source: &Source) -> Vec<(String, usize)> {
     let mut at = 0;
     while at < tokens.len() {
         let starts = is_word(&tokens[at]) && (at == 0 || tokens[at - 1].text != "::");
-        match starts {
-            true => at += spread(&tokens[at..], String::new(), &mut found).max(1),
-            false => at += 1,
-        }
+        if starts { at += spread(&tokens[at..], String::new(), &mut found).max(1) } else { at += 1 }
     }
     found.retain(|(path, _)| path.contains("::"));
     found

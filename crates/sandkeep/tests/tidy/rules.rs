@@ -39,9 +39,10 @@ pub fn unsafe_stays_in_its_rooms(source: &Source) -> Vec<Violation> {
 
 pub fn files_are_small(source: &Source) -> Vec<Violation> {
     let lines = source.code.lines().count() - test_lines(source);
-    match lines > FILE_MAX_LINES {
-        true => vec![Violation::new(source, 1, format!("{lines} lines: split where ideas part"))],
-        false => Vec::new(),
+    if lines > FILE_MAX_LINES {
+        vec![Violation::new(source, 1, format!("{lines} lines: split where ideas part"))]
+    } else {
+        Vec::new()
     }
 }
 

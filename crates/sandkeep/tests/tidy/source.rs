@@ -88,10 +88,9 @@ fn classify(text: &str) -> Vec<Part> {
 fn mark_literal(literal: &[char], parts: &mut Vec<Part>) {
     let open = literal.iter().position(|c| matches!(c, '"' | '\'')).unwrap_or(0);
     let close = literal.iter().rposition(|c| matches!(c, '"' | '\'')).unwrap_or(0);
-    parts.extend((0..literal.len()).map(|i| match i > open && i < close {
-        true => Part::Literal,
-        false => Part::Code,
-    }));
+    parts.extend(
+        (0..literal.len()).map(|i| if i > open && i < close { Part::Literal } else { Part::Code }),
+    );
 }
 
 /// The length and the kind of the span that starts here.

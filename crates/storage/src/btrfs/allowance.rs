@@ -231,11 +231,10 @@ impl Btrfs {
         }
         known.look = Some(look);
         let Some(charge) = self.charge(&volume, &notes)? else { return Ok(Some(own)) };
-        let limit = match look.held > charge.asked {
-            true => charge
-                .limit
-                .clamp(charge.charged, charge.charged + limits::FULL_TREE_HEADROOM_BYTES),
-            false => charge.asked.saturating_add(pinned),
+        let limit = if look.held > charge.asked {
+            charge.limit.clamp(charge.charged, charge.charged + limits::FULL_TREE_HEADROOM_BYTES)
+        } else {
+            charge.asked.saturating_add(pinned)
         };
         self.allow(&charge, limit)?;
         Ok(Some(own))
@@ -287,9 +286,10 @@ impl Btrfs {
     fn allow(&self, charge: &Charge, limit: u64) -> io::Result<()> {
         // Never below the amount already used: a smaller limit would be reported as nonsense.
         let limit = limit.max(charge.charged);
-        match limit.abs_diff(charge.limit) < CLOSE_ENOUGH_BYTES {
-            true => Ok(()),
-            false => quota::limit(self.pool.volumes()?, GroupId::of(charge.volume.id), limit),
+        if limit.abs_diff(charge.limit) < CLOSE_ENOUGH_BYTES {
+            Ok(())
+        } else {
+            quota::limit(self.pool.volumes()?, GroupId::of(charge.volume.id), limit)
         }
     }
 }

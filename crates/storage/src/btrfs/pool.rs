@@ -56,12 +56,11 @@ impl Pool {
             return Err(unusable("mounting a pool and removing subvolumes need root"));
         }
         DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(failed)?;
-        let kind = match is_btrfs(data_dir).map_err(failed)? {
-            true => PoolKind::Shared,
-            false => {
-                mount_image(&path, data_dir, options)?;
-                PoolKind::Image
-            }
+        let kind = if is_btrfs(data_dir).map_err(failed)? {
+            PoolKind::Shared
+        } else {
+            mount_image(&path, data_dir, options)?;
+            PoolKind::Image
         };
         let top = open_dir(&path).map_err(failed)?;
         if kind == PoolKind::Image {
@@ -233,8 +232,5 @@ fn check_mount(path: &Path, data_dir: &Path) -> Result<(), StorageError> {
     }
     let image = image::open(data_dir, &BtrfsOptions::default())?;
     let mounted = btrfs::filesystem_id(open_dir(path).map_err(failed)?).map_err(failed)?;
-    match mounted == image.filesystem_id {
-        true => Ok(()),
-        false => Err(other()),
-    }
+    if mounted == image.filesystem_id { Ok(()) } else { Err(other()) }
 }

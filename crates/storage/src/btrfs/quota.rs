@@ -64,10 +64,7 @@ impl Quotas {
         let group = shown.join(format!("{}_{}", group.level(), group.number()));
         let used_bytes = number(&group, "referenced")? + number(&group, "rsv_data")?;
         let limited = number(&group, "limit_flags")? & MAX_REFERENCED != 0;
-        let limit_bytes = match limited {
-            true => Some(number(&group, "max_referenced")?),
-            false => None,
-        };
+        let limit_bytes = if limited { Some(number(&group, "max_referenced")?) } else { None };
         Ok(Some(Amount { used_bytes, limit_bytes }))
     }
 

@@ -166,9 +166,10 @@ impl Storage for Broken {
     }
 
     fn root_kind(&self, base: &Base) -> RootKind {
-        match self.has(Fault::RootsAreOfAnotherKind) {
-            true => RootKind::Dir,
-            false => self.inner.root_kind(base),
+        if self.has(Fault::RootsAreOfAnotherKind) {
+            RootKind::Dir
+        } else {
+            self.inner.root_kind(base)
         }
     }
 
@@ -269,10 +270,7 @@ impl Storage for Broken {
         new: &SandboxId,
         quota: &Quota,
     ) -> Result<Root, StorageError> {
-        let quota = match self.has(Fault::ForksHaveNoLimit) {
-            true => &Quota::NONE,
-            false => quota,
-        };
+        let quota = if self.has(Fault::ForksHaveNoLimit) { &Quota::NONE } else { quota };
         match self.fault {
             Fault::ForksAreEmpty => self.inner.create(new, &Base::Empty, quota).await,
             Fault::ForksNeedTheirSource => {

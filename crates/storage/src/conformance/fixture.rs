@@ -45,9 +45,10 @@ pub fn hide_below(draft: &LayerDraft, path: &str) -> io::Result<()> {
         Whiteouts::Remove => {
             for entry in fs::read_dir(&path)? {
                 let entry = entry?;
-                match entry.file_type()?.is_dir() {
-                    true => fs::remove_dir_all(entry.path())?,
-                    false => fs::remove_file(entry.path())?,
+                if entry.file_type()?.is_dir() {
+                    fs::remove_dir_all(entry.path())?
+                } else {
+                    fs::remove_file(entry.path())?
                 }
             }
             Ok(())

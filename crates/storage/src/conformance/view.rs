@@ -52,9 +52,10 @@ impl View {
     pub fn tell(&self) -> io::Result<BTreeMap<PathBuf, FileFacts>> {
         let through_mount = told(&sandkeep_tree::View::of_dir(&self.path)?)?;
         let without = told(&sandkeep_tree::View::of_root(&self.root)?)?;
-        match through_mount == without {
-            true => Ok(without),
-            false => Err(io::Error::other(format!("{through_mount:?} is read as {without:?}"))),
+        if through_mount == without {
+            Ok(without)
+        } else {
+            Err(io::Error::other(format!("{through_mount:?} is read as {without:?}")))
         }
     }
 }

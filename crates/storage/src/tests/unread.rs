@@ -44,10 +44,7 @@ async fn assert_unread(storage: &dyn Storage, keeps_inodes: bool) {
     storage.snapshot(&id, &snapshots[1]).await.expect("a snapshot");
     let from = storage.view(&id, Some(&snapshots[0])).await.expect("a view");
     let to = storage.view(&id, Some(&snapshots[1])).await.expect("a view");
-    let lineage = match keeps_inodes {
-        true => Lineage::SameInodes { since },
-        false => Lineage::Unrelated,
-    };
+    let lineage = if keeps_inodes { Lineage::SameInodes { since } } else { Lineage::Unrelated };
     let before = bytes_read();
     let diff = compare(&from, &to, &Options { lineage, ..Options::default() }).expect("a diff");
     let read = bytes_read() - before;

@@ -139,13 +139,14 @@ fn compare(stages: &[Vec<Act>]) {
     let mut lowers: Vec<PathBuf> = Vec::new();
     for (number, acts) in stages.iter().enumerate() {
         let upper = make(format!("upper{number}"));
-        let root = match lowers.is_empty() {
-            true => Root::Dir(upper.clone()),
-            false => Root::Overlay {
+        let root = if lowers.is_empty() {
+            Root::Dir(upper.clone())
+        } else {
+            Root::Overlay {
                 lowers: lowers.clone(),
                 upper: upper.clone(),
                 work: make(format!("work{number}")),
-            },
+            }
         };
         let mounted = Mounted::open(&root).expect("it can be mounted");
         acts.iter().for_each(|act| carry_out(mounted.path(), act));
@@ -166,9 +167,6 @@ proptest! {
     fn a_view_shows_what_an_overlay_shows(
         stages in proptest::collection::vec(proptest::collection::vec(act(), 0..14), 1..4)
     ) {
-        match rustix::process::geteuid().is_root() {
-            true => compare(&stages),
-            false => println!("SKIP a_view_shows_what_an_overlay_shows: mounting needs root"),
-        }
+        if rustix::process::geteuid().is_root() { compare(&stages) } else { println!("SKIP a_view_shows_what_an_overlay_shows: mounting needs root") }
     }
 }

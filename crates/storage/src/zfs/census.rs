@@ -77,10 +77,7 @@ fn whose(names: &Names, seen: &[Seen], it: &Seen) -> Whose {
         return Whose::Shared;
     }
     if names.layer(&it.name).is_some() {
-        return match has_snapshots(seen, it.dataset()) {
-            true => Whose::Shared,
-            false => Whose::Draft,
-        };
+        return if has_snapshots(seen, it.dataset()) { Whose::Shared } else { Whose::Draft };
     }
     let Some(id) = names.sandbox(&it.name) else { return Whose::Nobody("nothing has such a name") };
     match (it.kind, names.snapshot(&it.name)) {

@@ -121,15 +121,14 @@ impl Tool {
             let text = format!("{} came to no end within {:?}", what(), limits::ZFS_COMMAND);
             return Err(io::Error::new(io::ErrorKind::TimedOut, text));
         };
-        match status.success() {
-            true => text(said),
-            false => {
-                let text = text(complained)?;
-                let reason = text.lines().map(str::trim).find(|line| !line.is_empty());
-                let reason = reason.unwrap_or("it did not say why");
-                let kind = kind(&text);
-                Err(io::Error::new(kind, format!("{} failed: {reason}", what())))
-            }
+        if status.success() {
+            text(said)
+        } else {
+            let text = text(complained)?;
+            let reason = text.lines().map(str::trim).find(|line| !line.is_empty());
+            let reason = reason.unwrap_or("it did not say why");
+            let kind = kind(&text);
+            Err(io::Error::new(kind, format!("{} failed: {reason}", what())))
         }
     }
 }

@@ -31,10 +31,7 @@ impl Zfs {
         let Some(key) = chain_key(layers) else { return Ok(None) };
         let mut kept = self.kept().map_err(|source| io_error(format!("open {key}"), source))?;
         let missing = || StorageError::LayerMissing { layer: first_missing(&kept, layers) };
-        match kept.contains_key(&key) {
-            true => Ok(kept.remove(&key)),
-            false => Err(missing()),
-        }
+        if kept.contains_key(&key) { Ok(kept.remove(&key)) } else { Err(missing()) }
     }
 
     /// All stored layers.

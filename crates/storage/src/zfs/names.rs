@@ -54,9 +54,10 @@ impl FromStr for Dataset {
         };
         let begins = text.starts_with(|c: char| c.is_ascii_alphabetic());
         let fits = text.len() <= limits::ZFS_POOL_NAME_MAX_BYTES;
-        match begins && fits && text.split('/').all(is_part) {
-            true => Ok(Self(text.to_owned())),
-            false => Err(InvalidDataset { text: text.to_owned() }),
+        if begins && fits && text.split('/').all(is_part) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(InvalidDataset { text: text.to_owned() })
         }
     }
 }

@@ -79,9 +79,10 @@ enum State {
 /// Whether something is mounted on a directory: then it is on another device than its parent.
 fn state(path: &Path) -> io::Result<State> {
     let around = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
-    match path.symlink_metadata()?.dev() == around.symlink_metadata()?.dev() {
-        true => Ok(State::Free),
-        false => Ok(State::Mounted),
+    if path.symlink_metadata()?.dev() == around.symlink_metadata()?.dev() {
+        Ok(State::Free)
+    } else {
+        Ok(State::Mounted)
     }
 }
 

@@ -156,13 +156,14 @@ impl Zfs {
 fn claim(place: &Path, given: &Dataset) -> Result<Claim, StorageError> {
     let failed = |source| io_error("read which dataset is its own", source);
     if let Some(claim) = Claim::read(place).map_err(failed)? {
-        return match claim.given().as_ref() == Some(given) {
-            true => Ok(claim),
-            false => Err(unusable(format!(
+        return if claim.given().as_ref() == Some(given) {
+            Ok(claim)
+        } else {
+            Err(unusable(format!(
                 "its volumes are in {}, not in {given}; configure zfs:{}",
                 claim.own,
                 claim.given().map_or_else(String::new, |given| given.to_string()),
-            ))),
+            )))
         };
     }
     let own = given.join(&format!("{OWN}{}", &random()[..16]));

@@ -43,9 +43,10 @@ impl Zfs {
         let mut left = self.look(self.names.own())?;
         let mut in_use = BTreeSet::new();
         while let Some(name) = needless(&left, &in_use) {
-            match self.destroy_dead(&name)? {
-                true => left.retain(|it| !names::is_within(&it.name, &name)),
-                false => drop(in_use.insert(name)),
+            if self.destroy_dead(&name)? {
+                left.retain(|it| !names::is_within(&it.name, &name))
+            } else {
+                drop(in_use.insert(name))
             }
         }
         *self.in_use.lock().unwrap_or_else(PoisonError::into_inner) = in_use;
@@ -67,10 +68,7 @@ impl Zfs {
     /// Whether it was destroyed. It is refused while another process has a copy of its mount: the sandbox's processes
     /// are gone, but the kernel may still be releasing it.
     fn destroy_dead(&self, name: &str) -> io::Result<bool> {
-        let tries = match self.in_use().contains(name) {
-            true => 1,
-            false => limits::ZFS_DEAD_TRIES,
-        };
+        let tries = if self.in_use().contains(name) { 1 } else { limits::ZFS_DEAD_TRIES };
         match self.tool.try_often(tries, &["destroy", "-r", name]) {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),

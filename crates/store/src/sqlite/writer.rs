@@ -40,9 +40,10 @@ impl Op {
             (Op::Create { .. }, None) => Ok(()),
             (Op::Create { .. }, Some(current)) => Err(StoreError::Exists { current }),
             (Op::Update { expected, .. } | Op::Delete { expected }, current) => {
-                match current == Some(*expected) {
-                    true => Ok(()),
-                    false => Err(StoreError::Conflict { current }),
+                if current == Some(*expected) {
+                    Ok(())
+                } else {
+                    Err(StoreError::Conflict { current })
                 }
             }
         }

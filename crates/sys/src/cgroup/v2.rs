@@ -227,9 +227,8 @@ impl Hierarchy for V2 {
 
     fn used(&self, sandbox: &str) -> io::Result<Used> {
         let group = self.base.join(sandbox);
-        let read = |there: bool, file: &str| match there {
-            true => files::read_number(&group.join(file)),
-            false => Ok(0),
+        let read = |there: bool, file: &str| {
+            if there { files::read_number(&group.join(file)) } else { Ok(0) }
         };
         Ok(Used {
             memory_bytes: read(self.controllers.memory, "memory.current")?,
@@ -262,9 +261,10 @@ impl Hierarchy for V2 {
         };
         let (kill, procs) =
             (open("cgroup.kill", OFlags::WRONLY)?, open("cgroup.procs", OFlags::RDWR)?);
-        let oom_events = match self.controllers.memory {
-            true => Some(open("memory.events", OFlags::RDONLY)?),
-            false => None,
+        let oom_events = if self.controllers.memory {
+            Some(open("memory.events", OFlags::RDONLY)?)
+        } else {
+            None
         };
         Ok(LeafFiles { kind: LeafKind::V2, fds: vec![kill, procs], oom_events })
     }

@@ -102,10 +102,7 @@ impl Messages {
                 }
             }
         }
-        match confirmed {
-            true => Ok(()),
-            false => Err(io::Error::other("the kernel did not confirm it")),
-        }
+        if confirmed { Ok(()) } else { Err(io::Error::other("the kernel did not confirm it")) }
     }
 }
 

@@ -24,10 +24,7 @@ pub enum LauncherRights {
 impl LauncherRights {
     /// Those of this process.
     pub fn own() -> Self {
-        match rustix::process::geteuid().is_root() {
-            true => Self::Root,
-            false => Self::User,
-        }
+        if rustix::process::geteuid().is_root() { Self::Root } else { Self::User }
     }
 }
 

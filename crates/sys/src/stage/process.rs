@@ -253,10 +253,7 @@ fn hide_groups() -> io::Result<()> {
 
 /// None of our descendants can signal processes outside, or reach their abstract sockets.
 pub fn restrict() -> io::Result<()> {
-    match landlock::available() {
-        true => Ruleset::of_scopes()?.restrict(),
-        false => Ok(()),
-    }
+    if landlock::available() { Ruleset::of_scopes()?.restrict() } else { Ok(()) }
 }
 
 /// The filter as a file, for a tool that loads it.

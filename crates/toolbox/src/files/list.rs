@@ -127,9 +127,10 @@ fn size_of_paths(entry: &Entry) -> usize {
 }
 
 fn names(directory: &Path) -> io::Result<Vec<OsString>> {
-    let read = fs::read_dir(match directory.as_os_str().is_empty() {
-        true => PathBuf::from("."),
-        false => directory.to_owned(),
+    let read = fs::read_dir(if directory.as_os_str().is_empty() {
+        PathBuf::from(".")
+    } else {
+        directory.to_owned()
     })?;
     let mut names =
         read.map(|entry| entry.map(|e| e.file_name())).collect::<io::Result<Vec<_>>>()?;

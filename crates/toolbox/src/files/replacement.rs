@@ -102,9 +102,10 @@ fn regular(path: &Path, metadata: Metadata) -> Result<Metadata, Failure> {
     if metadata.is_file() {
         return Ok(metadata);
     }
-    let failure = match metadata.is_dir() {
-        true => Failure::new(FailureKind::IsADirectory, "it is a directory, not a file"),
-        false => Failure::new(FailureKind::NotRegular, "it is not a regular file"),
+    let failure = if metadata.is_dir() {
+        Failure::new(FailureKind::IsADirectory, "it is a directory, not a file")
+    } else {
+        Failure::new(FailureKind::NotRegular, "it is not a regular file")
     };
     Err(failure.at(path))
 }

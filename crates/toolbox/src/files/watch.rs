@@ -33,10 +33,8 @@ const EVENTS: WatchFlags = WatchFlags::CREATE
 pub fn watch(path: &RawPath, reach: Reach, output: &mut Output) -> Result<(), Failure> {
     let root = path.as_path();
     let found = fs::metadata(root).map_err(|error| Failure::from_io(&error, Some(root)))?;
-    let mut watch = match found.is_dir() {
-        true => Watch::of_directory(root, reach)?,
-        false => Watch::of_file(root)?,
-    };
+    let mut watch =
+        if found.is_dir() { Watch::of_directory(root, reach)? } else { Watch::of_file(root)? };
     output.head(&Watching { directories: watch.directories.len() as u64 })?;
     output.flush()?;
     let mut buffer = [MaybeUninit::uninit(); BUFFER_BYTES];

@@ -86,9 +86,10 @@ pub fn text_of(path: &Path) -> Result<Vec<u8>, Refusal> {
     if content.len() as u64 > READ_MAX_BYTES {
         return Err(FileRefusal::TooLarge { path: shown(), bytes: content.len() as u64 }.into());
     }
-    match content.iter().take(LOOKED_AT_BYTES).any(|byte| *byte == 0) {
-        true => Err(FileRefusal::Binary { path: shown() }.into()),
-        false => Ok(content),
+    if content.iter().take(LOOKED_AT_BYTES).any(|byte| *byte == 0) {
+        Err(FileRefusal::Binary { path: shown() }.into())
+    } else {
+        Ok(content)
     }
 }
 

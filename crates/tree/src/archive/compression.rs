@@ -81,12 +81,13 @@ impl Decoded {
         let taken = self.taken_bytes.load(Ordering::Relaxed);
         let fair =
             taken.saturating_mul(limits::LAYER_RATIO_MAX).max(limits::LAYER_RATIO_FREE_BYTES);
-        match self.given_bytes > fair {
-            true => Err(ArchiveError::TooLarge {
+        if self.given_bytes > fair {
+            Err(ArchiveError::TooLarge {
                 what: "bytes out of each compressed one",
                 max: limits::LAYER_RATIO_MAX,
-            }),
-            false => Ok(()),
+            })
+        } else {
+            Ok(())
         }
     }
 }

@@ -99,8 +99,9 @@ fn split(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
 /// A plain decimal number, without even a sign.
 pub(super) fn number(digits: &[u8]) -> Result<u64, Damage> {
     let refused = Damage::RecordNumber;
-    match !digits.is_empty() && digits.iter().all(u8::is_ascii_digit) {
-        true => std::str::from_utf8(digits).ok().and_then(|text| text.parse().ok()).ok_or(refused),
-        false => Err(refused),
+    if !digits.is_empty() && digits.iter().all(u8::is_ascii_digit) {
+        std::str::from_utf8(digits).ok().and_then(|text| text.parse().ok()).ok_or(refused)
+    } else {
+        Err(refused)
     }
 }

@@ -62,9 +62,10 @@ impl<R: Read> Entries<R> {
         loop {
             self.skip_data()?;
             let Some(header) = self.header()? else {
-                return match announced.is_empty() {
-                    true => Ok(None),
-                    false => Err(self.malformed(Damage::NothingAnnounced)),
+                return if announced.is_empty() {
+                    Ok(None)
+                } else {
+                    Err(self.malformed(Damage::NothingAnnounced))
                 };
             };
             match header.entry_type().as_byte() {
@@ -136,10 +137,7 @@ impl<R: Read> Entries<R> {
 
     /// A required block.
     pub(super) fn read_block(&mut self, block: &mut [u8; BLOCK_BYTES]) -> Result<(), ArchiveError> {
-        match self.try_read_block(block)? {
-            true => Ok(()),
-            false => Err(ArchiveError::Truncated),
-        }
+        if self.try_read_block(block)? { Ok(()) } else { Err(ArchiveError::Truncated) }
     }
 
     /// A block of the current entry's own bytes.
@@ -185,9 +183,10 @@ impl<R: Read> Entries<R> {
         if self.headers > limits::LAYER_ENTRIES_MAX {
             return Err(ArchiveError::TooLarge { what: "entries", max: limits::LAYER_ENTRIES_MAX });
         }
-        match header.cksum().is_ok_and(|sum| sums(header.as_bytes()).contains(&i64::from(sum))) {
-            true => Ok(Some(header)),
-            false => Err(self.malformed(Damage::Checksum)),
+        if header.cksum().is_ok_and(|sum| sums(header.as_bytes()).contains(&i64::from(sum))) {
+            Ok(Some(header))
+        } else {
+            Err(self.malformed(Damage::Checksum))
         }
     }
 

@@ -35,10 +35,7 @@ pub(super) fn checked(
             .ok_or(Damage::SparseBeyondEnd)?;
         total += segment.size_bytes;
     }
-    match total == archived_bytes {
-        true => Ok(()),
-        false => Err(Damage::SparseSum),
-    }
+    if total == archived_bytes { Ok(()) } else { Err(Damage::SparseSum) }
 }
 
 /// The map of the old GNU format: in the header and in blocks right after it.
@@ -140,8 +137,9 @@ fn read_map<R: Read>(entries: &mut Entries<R>) -> Result<Vec<u64>, ArchiveError>
 
 fn within_count(found: usize) -> Result<(), ArchiveError> {
     let max = limits::LAYER_SPARSE_PARTS_MAX;
-    match found > max {
-        true => Err(ArchiveError::TooLarge { what: "parts of one sparse file", max: max as u64 }),
-        false => Ok(()),
+    if found > max {
+        Err(ArchiveError::TooLarge { what: "parts of one sparse file", max: max as u64 })
+    } else {
+        Ok(())
     }
 }

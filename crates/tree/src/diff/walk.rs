@@ -197,10 +197,8 @@ impl Walk<'_> {
     ) -> io::Result<()> {
         let modified =
             |aspect: &Aspect| matches!(aspect, Aspect::Type | Aspect::Content | Aspect::Target);
-        let kind = match differs.iter().any(modified) {
-            true => ChangeKind::Modified,
-            false => ChangeKind::Mode,
-        };
+        let kind =
+            if differs.iter().any(modified) { ChangeKind::Modified } else { ChangeKind::Mode };
         if differs.is_empty() {
             return Ok(());
         }

@@ -151,9 +151,10 @@ impl Builder<'_> {
         let row = Row { node, volume, state: State::Unready, bytes: 0, used_at };
         row.write(shared, key).await?;
         failpoint!("build.after_cache_row");
-        let quota = match shared.storage.capabilities().disk_quota {
-            true => Quota::of_tree(self.cache_max_bytes()),
-            false => Quota::NONE,
+        let quota = if shared.storage.capabilities().disk_quota {
+            Quota::of_tree(self.cache_max_bytes())
+        } else {
+            Quota::NONE
         };
         let root = shared.storage.create(&row.volume, &Base::Empty, &quota).await?;
         let made = root.make_top_dir(TREE, wanted.uid, wanted.gid, wanted.mode);

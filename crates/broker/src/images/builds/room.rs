@@ -230,9 +230,10 @@ fn room_of_layers(
     can: &Capabilities,
 ) -> Result<BuildBase, Error> {
     let draft = draft(builder.job.name.as_str(), can)?;
-    let user = match can.any_user {
-        true => running.user.as_deref().unwrap_or(ROOT),
-        false => crate::images::ONLY_USER,
+    let user = if can.any_user {
+        running.user.as_deref().unwrap_or(ROOT)
+    } else {
+        crate::images::ONLY_USER
     };
     let image = PinnedImage {
         digest: built.key.digest().to_string(),

@@ -30,12 +30,13 @@ pub(super) async fn view(
 
 /// A draft as a volume root.
 fn root_of(draft: &LayerDraft) -> Root {
-    match draft.lowers.is_empty() {
-        true => Root::dir(draft.root.clone(), draft.ids),
-        false => Root::Overlay {
+    if draft.lowers.is_empty() {
+        Root::dir(draft.root.clone(), draft.ids)
+    } else {
+        Root::Overlay {
             lowers: draft.lowers.clone(),
             upper: draft.root.clone(),
             work: draft.root.clone(),
-        },
+        }
     }
 }

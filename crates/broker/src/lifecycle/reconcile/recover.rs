@@ -41,10 +41,7 @@ impl Supervisor {
                 self.finish_rollback().await
             }
             Next::Stay | Next::Record => {
-                let marked = match missing {
-                    true => Ok(()),
-                    false => self.mark_ready().await,
-                };
+                let marked = if missing { Ok(()) } else { self.mark_ready().await };
                 marked.and(self.remember(status, next).await)
             }
             Next::Carry(Operation::Create | Operation::Start) | Next::Forget => {

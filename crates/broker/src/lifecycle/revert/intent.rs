@@ -60,9 +60,12 @@ impl Intent {
     fn request(&self) -> RevertRequest {
         // An empty path is the root.
         let paths = |all: &[Vec<u8>]| {
-            let read = |bytes: &Vec<u8>| match bytes.is_empty() {
-                true => Some(TreePath::default()),
-                false => TreePath::clean(bytes).ok(),
+            let read = |bytes: &Vec<u8>| {
+                if bytes.is_empty() {
+                    Some(TreePath::default())
+                } else {
+                    TreePath::clean(bytes).ok()
+                }
             };
             all.iter().filter_map(read).collect()
         };

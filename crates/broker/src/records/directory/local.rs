@@ -405,9 +405,10 @@ impl Directory for LocalDirectory {
         entries.sort_by_key(|(record, ..)| std::cmp::Reverse(record.as_ref().map(|kept| kept.at)));
         let mut young = Vec::with_capacity(entries.len());
         for (record, key, revision) in entries {
-            match record.is_none_or(|record| record.is_old(now)) {
-                true => self.remove(&key, revision).await?,
-                false => young.push((key, revision)),
+            if record.is_none_or(|record| record.is_old(now)) {
+                self.remove(&key, revision).await?
+            } else {
+                young.push((key, revision))
             }
         }
         for (key, revision) in beyond(young, limits::IDEMPOTENCY_KEYS_MAX) {

@@ -104,9 +104,10 @@ fn scopes(claims: &Value, config: &OidcConfig) -> Scopes {
             own(word).into_iter().chain(config.roles.get(word).into_iter().flatten().copied())
         })
         .collect();
-    match given.is_empty() {
-        true => with_implied(config.default_scopes.iter().copied()),
-        false => with_implied(given),
+    if given.is_empty() {
+        with_implied(config.default_scopes.iter().copied())
+    } else {
+        with_implied(given)
     }
 }
 

@@ -174,9 +174,6 @@ async fn discover(description: &Url, issuer: &str) -> Result<(Url, Chosen), Fetc
         return Err(FetchError::OtherIssuer { issuer: described.issuer });
     }
     let url = url(&described.jwks_uri)?;
-    let chosen = match url.origin() == description.origin() {
-        true => Chosen::ByUs,
-        false => Chosen::ByOthers,
-    };
+    let chosen = if url.origin() == description.origin() { Chosen::ByUs } else { Chosen::ByOthers };
     Ok((url, chosen))
 }

@@ -50,10 +50,7 @@ impl Parameters {
     }
 
     pub fn path_or(&self, usual: &str) -> Result<RawPath, Refusal> {
-        match self.0.contains_key("path") {
-            true => self.path(),
-            false => Ok(RawPath::from(usual)),
-        }
+        if self.0.contains_key("path") { self.path() } else { Ok(RawPath::from(usual)) }
     }
 
     pub fn flag(&self, name: &str) -> Result<bool, Refusal> {

@@ -164,9 +164,10 @@ impl Answer {
         let (status, allow) = (response.status().as_u16(), header("allow"));
         let media_type = header("content-type").unwrap_or_default();
         let bytes = response.bytes().await.expect("the whole answer");
-        let body = match bytes.is_empty() {
-            true => Value::Null,
-            false => serde_json::from_slice(&bytes).expect("JSON"),
+        let body = if bytes.is_empty() {
+            Value::Null
+        } else {
+            serde_json::from_slice(&bytes).expect("JSON")
         };
         Self { status, media_type, allow, body }
     }

@@ -195,9 +195,10 @@ fn check_repository(repository: &str) -> Result<(), InvalidReference> {
     if repository.chars().any(|c| c.is_ascii_uppercase()) {
         return Err(InvalidReference::UpperCase { repository: repository.to_owned() });
     }
-    match repository.split('/').all(is_part) {
-        true => Ok(()),
-        false => Err(InvalidReference::Repository { repository: repository.to_owned() }),
+    if repository.split('/').all(is_part) {
+        Ok(())
+    } else {
+        Err(InvalidReference::Repository { repository: repository.to_owned() })
     }
 }
 
@@ -217,10 +218,7 @@ fn tag(text: &str) -> Result<String, InvalidReference> {
     let good = (1..=IMAGE_TAG_MAX_BYTES).contains(&text.len())
         && text.chars().all(fine)
         && !text.starts_with(['.', '-']);
-    match good {
-        true => Ok(text.to_owned()),
-        false => Err(InvalidReference::Tag { tag: text.to_owned() }),
-    }
+    if good { Ok(text.to_owned()) } else { Err(InvalidReference::Tag { tag: text.to_owned() }) }
 }
 
 #[cfg(test)]

@@ -132,9 +132,10 @@ impl Session {
 
     fn check(&self, bytes: &[u8], expected: Digest) -> Result<(), RegistryError> {
         let found = Digest::of(bytes);
-        match found == expected {
-            true => Ok(()),
-            false => Err(self.mismatch(Mismatch::Digest { expected, found })),
+        if found == expected {
+            Ok(())
+        } else {
+            Err(self.mismatch(Mismatch::Digest { expected, found }))
         }
     }
 

@@ -278,9 +278,10 @@ impl Staging {
 
 /// Refuses paths in the private directory.
 fn refuse_own(path: &TreePath) -> io::Result<()> {
-    match path.is_beneath(&place_path()) {
-        true => Err(io::Error::new(io::ErrorKind::InvalidInput, "this name is sandkeep's own")),
-        false => Ok(()),
+    if path.is_beneath(&place_path()) {
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "this name is sandkeep's own"))
+    } else {
+        Ok(())
     }
 }
 

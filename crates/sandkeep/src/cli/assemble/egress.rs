@@ -81,9 +81,10 @@ fn text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     let max = NETWORK_PRESETS_FILE_MAX_BYTES;
     File::open(path)?.take(max + 1).read_to_string(&mut text)?;
-    match text.len() as u64 > max {
-        true => Err(io::Error::other(format!("it is larger than {max} bytes"))),
-        false => Ok(text),
+    if text.len() as u64 > max {
+        Err(io::Error::other(format!("it is larger than {max} bytes")))
+    } else {
+        Ok(text)
     }
 }
 

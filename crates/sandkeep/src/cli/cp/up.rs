@@ -31,9 +31,10 @@ pub async fn copy(client: &Client, source: &End, target: &Remote) -> Result<Exit
         }
         End::Local(path) => {
             let found = std::fs::metadata(path).map_err(|error| about(path, &error))?;
-            match found.is_dir() {
-                true => tree(client, &files, path, target, &bar).await?,
-                false => file(client, &files, path, &found, target, &bar).await?,
+            if found.is_dir() {
+                tree(client, &files, path, target, &bar).await?
+            } else {
+                file(client, &files, path, &found, target, &bar).await?
             }
         }
         End::Remote(_) => {}

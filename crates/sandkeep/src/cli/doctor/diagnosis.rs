@@ -162,10 +162,8 @@ impl Diagnosis {
 
 impl StorageFound {
     fn line(&self) -> String {
-        let quota = match self.capabilities.disk_quota {
-            true => "with disk quotas",
-            false => "without disk quotas",
-        };
+        let quota =
+            if self.capabilities.disk_quota { "with disk quotas" } else { "without disk quotas" };
         match &self.warning {
             Some(warning) => format!("storage {}, {quota}: {warning}", self.name),
             None => format!("storage {}, {quota}", self.name),

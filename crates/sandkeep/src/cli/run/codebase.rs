@@ -45,10 +45,7 @@ pub fn directory(name: &str) -> Result<PathBuf, Failure> {
     let wrong =
         |problem: String| Failure::Usage { problem: format!("--codebase {name}: {problem}") };
     let path = std::fs::canonicalize(name).map_err(|error| wrong(error.to_string()))?;
-    match path.is_dir() {
-        true => Ok(path),
-        false => Err(wrong("it is no directory".to_owned())),
-    }
+    if path.is_dir() { Ok(path) } else { Err(wrong("it is no directory".to_owned())) }
 }
 
 /// Runs the command on a copy of the directory.

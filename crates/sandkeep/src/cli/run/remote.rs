@@ -70,9 +70,10 @@ pub async fn run(mut args: Args, client: &Client) -> Result<Exit, Failure> {
         // It was destroyed again.
         Err(failure) => return Err(failure),
     };
-    match args.kept.keep {
-        true => print::note(&format!("kept {} ({id})", sandbox.name)),
-        false => client.destroy(&id).await?,
+    if args.kept.keep {
+        print::note(&format!("kept {} ({id})", sandbox.name))
+    } else {
+        client.destroy(&id).await?
     }
     result
 }

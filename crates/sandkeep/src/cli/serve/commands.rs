@@ -15,12 +15,13 @@ pub struct Commands;
 #[cfg(not(feature = "nats"))]
 impl Commands {
     pub fn wanted(settings: &Settings) -> Result<Self, Failure> {
-        match settings.commands.enabled || settings.purista.enabled {
-            true => Err(Failure::Usage {
+        if settings.commands.enabled || settings.purista.enabled {
+            Err(Failure::Usage {
                 problem: "nats.commands and purista.enabled need a build with the feature `nats`"
                     .to_owned(),
-            }),
-            false => Ok(Self),
+            })
+        } else {
+            Ok(Self)
         }
     }
 

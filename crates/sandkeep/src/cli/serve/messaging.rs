@@ -35,12 +35,13 @@ pub struct Messaging {
 #[cfg(not(feature = "nats"))]
 impl Messaging {
     pub fn start(settings: &Settings, _broker: &Broker) -> Result<Self, Failure> {
-        match settings.nats.url.is_some() || settings.urule.registry_url.is_some() {
-            true => Err(Failure::Usage {
+        if settings.nats.url.is_some() || settings.urule.registry_url.is_some() {
+            Err(Failure::Usage {
                 problem: "nats.url and urule.registry_url need a build with the feature `nats`"
                     .to_owned(),
-            }),
-            false => Ok(Self {}),
+            })
+        } else {
+            Ok(Self {})
         }
     }
 

@@ -31,12 +31,13 @@ pub struct Exporting {
 #[cfg(not(feature = "otlp"))]
 impl Traces {
     pub fn of(settings: &OtelSettings) -> Result<(Recorder, Self), Failure> {
-        match settings.exports() {
-            true => Err(Failure::Usage {
+        if settings.exports() {
+            Err(Failure::Usage {
                 problem: "otel.endpoint needs a build with the feature `otlp`; set otel.disabled to start without"
                     .to_owned(),
-            }),
-            false => Ok((Recorder::idle(), Self {})),
+            })
+        } else {
+            Ok((Recorder::idle(), Self {}))
         }
     }
 
@@ -48,16 +49,15 @@ impl Traces {
 #[cfg(feature = "otlp")]
 impl Traces {
     pub fn of(settings: &OtelSettings) -> Result<(Recorder, Self), Failure> {
-        match settings.exports() {
-            true => {
-                let roots = settings.certificate.as_deref().map(Roots::read).transpose();
-                let roots = roots.map_err(|error| Failure::Usage {
-                    problem: format!("otel.certificate: {}", with_causes(&error)),
-                })?;
-                let (recorder, spans) = Recorder::exporting(sampler(settings));
-                Ok((recorder, Self { spans: Some((spans, roots.unwrap_or_default())) }))
-            }
-            false => Ok((Recorder::idle(), Self { spans: None })),
+        if settings.exports() {
+            let roots = settings.certificate.as_deref().map(Roots::read).transpose();
+            let roots = roots.map_err(|error| Failure::Usage {
+                problem: format!("otel.certificate: {}", with_causes(&error)),
+            })?;
+            let (recorder, spans) = Recorder::exporting(sampler(settings));
+            Ok((recorder, Self { spans: Some((spans, roots.unwrap_or_default())) }))
+        } else {
+            Ok((Recorder::idle(), Self { spans: None }))
         }
     }
 

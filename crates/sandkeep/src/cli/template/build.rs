@@ -134,9 +134,10 @@ impl SecretArg {
                 .map(std::os::unix::ffi::OsStringExt::into_vec)
                 .ok_or_else(|| unreadable(format!("there is no variable {name}")))?,
         };
-        match value.len() as u64 > BUILD_SECRET_MAX_BYTES {
-            true => Err(unreadable(format!("it has more than {BUILD_SECRET_MAX_BYTES} bytes"))),
-            false => Ok(value),
+        if value.len() as u64 > BUILD_SECRET_MAX_BYTES {
+            Err(unreadable(format!("it has more than {BUILD_SECRET_MAX_BYTES} bytes")))
+        } else {
+            Ok(value)
         }
     }
 }
@@ -221,9 +222,10 @@ fn build_file(args: &BuildArgs) -> Result<BuildFile, Failure> {
     let apart =
         |bytes| BuildFile { name: format!("{BUILD_FILE_APART}.{USUAL_FILE}"), apart: Some(bytes) };
     let Some(path) = &args.file else {
-        return match args.context.join(USUAL_FILE).is_file() {
-            true => Ok(BuildFile { name: USUAL_FILE.to_owned(), apart: None }),
-            false => Err(unusable(&args.context, &"there is no Dockerfile; say -f")),
+        return if args.context.join(USUAL_FILE).is_file() {
+            Ok(BuildFile { name: USUAL_FILE.to_owned(), apart: None })
+        } else {
+            Err(unusable(&args.context, &"there is no Dockerfile; say -f"))
         };
     };
     if path == Path::new("-") {
@@ -273,10 +275,7 @@ fn archive(
             || path.ends_with(IGNORE_FILE);
         // Entries of an excluded directory may be included again.
         let is_passed = || ignore.lets_in() && context.join(&*path).is_dir();
-        match ignore.leaves_out(&path) && !is_needed && !is_passed() {
-            true => Kept::No,
-            false => Kept::Yes,
-        }
+        if ignore.leaves_out(&path) && !is_needed && !is_passed() { Kept::No } else { Kept::Yes }
     });
     let files = TreeArchive::new(directory, TreeOwner::All { uid: 0, gid: 0 }, filter);
     let files = files.map_err(Failure::system("read the directory"))?;
@@ -353,10 +352,7 @@ fn headline(event: &Event) -> String {
     let cached = if event.cached { "CACHED " } else { "" };
     let instruction = event.instruction.replace('\n', " ");
     let text = format!("[{stage}{}/{}] {cached}{instruction}", event.step, event.steps);
-    match std::io::stderr().is_terminal() {
-        true => format!("\u{1b}[1m{text}\u{1b}[0m"),
-        false => text,
-    }
+    if std::io::stderr().is_terminal() { format!("\u{1b}[1m{text}\u{1b}[0m") } else { text }
 }
 
 #[cfg(test)]

@@ -160,8 +160,9 @@ pub static URULE: &[Setting] = &[
 
 /// Its text never gets into a message.
 fn secret(text: &str) -> Result<Option<Secret>, value::Invalid> {
-    match text.trim().is_empty() {
-        true => Err(value::Invalid::new("is empty")),
-        false => Ok(Some(Secret::new(text))),
+    if text.trim().is_empty() {
+        Err(value::Invalid::new("is empty"))
+    } else {
+        Ok(Some(Secret::new(text)))
     }
 }

@@ -174,9 +174,10 @@ async fn set_off<'a>(
     let blast = async { watch(&subject, subject.bomb(bomb.attempt().name(), max).await?).await };
     let judged = blast.await.map(|blast| judge(bomb, small, &blast));
     // A bomb may kill its sandbox, and two that fill the disk do not fit in one; then the next bomb gets a new sandbox.
-    match judged.is_ok() && bomb != Bomb::Inode && subject.is_well().await {
-        true => *place = Some(subject),
-        false => subject.destroy().await?,
+    if judged.is_ok() && bomb != Bomb::Inode && subject.is_well().await {
+        *place = Some(subject)
+    } else {
+        subject.destroy().await?
     }
     Ok(judged?)
 }

@@ -19,9 +19,10 @@ fn obstacle() -> Option<&'static str> {
     let reached = MIRROR.to_socket_addrs().is_ok_and(|mut addresses| {
         addresses.any(|to| TcpStream::connect_timeout(&to, Duration::from_secs(5)).is_ok())
     });
-    match reached {
-        true => crate::support::obstacle(),
-        false => Some("needs a Debian mirror, and none can be reached"),
+    if reached {
+        crate::support::obstacle()
+    } else {
+        Some("needs a Debian mirror, and none can be reached")
     }
 }
 

@@ -38,9 +38,10 @@ fn a_codebase_is_whole_or_gone_after_every_failpoint() {
         daemon.kill_9();
         daemon.start_again(&Setup::default().env("SANDKEEP_FAILPOINT", point));
         let target = format!("{CODEBASES}/subject");
-        let answer = match deletes(point) {
-            true => daemon.try_request("DELETE", &target, &Value::Null),
-            false => daemon.try_request("POST", CODEBASES, &draft),
+        let answer = if deletes(point) {
+            daemon.try_request("DELETE", &target, &Value::Null)
+        } else {
+            daemon.try_request("POST", CODEBASES, &draft)
         };
         let status = daemon.wait_for_end();
         assert_eq!(status.signal(), Some(9), "{point} was never passed: {answer:?}");

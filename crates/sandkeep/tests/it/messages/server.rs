@@ -182,10 +182,11 @@ pub fn header(message: &Message, name: &str) -> String {
 
 /// A message's JSON; nothing is null.
 pub fn json_of(message: &Message) -> Value {
-    match message.payload.is_empty() {
-        true => Value::Null,
-        false => serde_json::from_slice(&message.payload).unwrap_or_else(|e| {
+    if message.payload.is_empty() {
+        Value::Null
+    } else {
+        serde_json::from_slice(&message.payload).unwrap_or_else(|e| {
             json!(format!("{e}: {}", String::from_utf8_lossy(&message.payload)))
-        }),
+        })
     }
 }

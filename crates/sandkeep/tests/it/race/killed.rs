@@ -37,12 +37,11 @@ fn a_race_survives_kill_9_at_every_step(ground: &Ground) {
         daemon.start_again(&ground.setup());
         until("the forks are gone", Patience::Short, || daemon.ids() == [id.as_str()]);
         let files = daemon.sh(&id, "cd ~ && cat f && ls").ok();
-        match decided {
-            true => {
-                assert_eq!(files, "2\nf\nnew", "{point}");
-                assert_eq!(names(&daemon, &id), ["turn-0001", "turn-0002"], "{point}");
-            }
-            false => assert_eq!(files, "old\nf\ng", "{point}"),
+        if decided {
+            assert_eq!(files, "2\nf\nnew", "{point}");
+            assert_eq!(names(&daemon, &id), ["turn-0001", "turn-0002"], "{point}");
+        } else {
+            assert_eq!(files, "old\nf\ng", "{point}")
         }
         daemon.destroy(&id);
         daemon.assert_no_leaks();

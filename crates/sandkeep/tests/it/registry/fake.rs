@@ -116,9 +116,10 @@ impl Content {
     pub fn answer(&self, asked: &Asked) -> Answer {
         let Some(bytes) = self.find(asked) else { return status(404) };
         let (from, all) = (asked.from(), bytes.len());
-        let answer = match asked.is_blob() {
-            true => Response::builder(),
-            false => Response::builder().header("content-type", OCI_MANIFEST),
+        let answer = if asked.is_blob() {
+            Response::builder()
+        } else {
+            Response::builder().header("content-type", OCI_MANIFEST)
         };
         let answer = match from {
             0 => answer.status(StatusCode::OK),

@@ -169,13 +169,10 @@ fn nobody_is_sent_on_to_a_place_inside() {
         let RegistryError::Redirect { source, .. } = &refused else {
             panic!("{inside}: {refused}")
         };
-        match inside.starts_with("https") {
-            true => {
-                assert!(matches!(source, OutgoingError::NotPublic { .. }), "{inside}: {source}")
-            }
-            false => {
-                assert!(matches!(source, OutgoingError::NotEncrypted { .. }), "{inside}: {source}")
-            }
+        if inside.starts_with("https") {
+            assert!(matches!(source, OutgoingError::NotPublic { .. }), "{inside}: {source}")
+        } else {
+            assert!(matches!(source, OutgoingError::NotEncrypted { .. }), "{inside}: {source}")
         }
     }
 }
@@ -285,13 +282,10 @@ fn a_token_that_ends_during_a_pull_is_renewed() {
             (None, _) => false,
         };
         let host = asked.header("host").expect("a host");
-        match good {
-            true => content.answer(asked),
-            false => with_header(
-                401,
-                "www-authenticate",
-                &format!("Bearer realm=\"http://{host}/token\""),
-            ),
+        if good {
+            content.answer(asked)
+        } else {
+            with_header(401, "www-authenticate", &format!("Bearer realm=\"http://{host}/token\""))
         }
     });
     let reference = format!("{}/team/app:it", fake.address);

@@ -37,10 +37,13 @@ impl Realm {
             match (form.is_empty(), asked.header("authorization")) {
                 (true, Some(shown)) if shown == expected => token(&asked.query, &der, &pkcs8),
                 (true, _) => status(401),
-                (false, _) => match refreshes(&form, &identity) {
-                    true => token(&form, &der, &pkcs8),
-                    false => status(400),
-                },
+                (false, _) => {
+                    if refreshes(&form, &identity) {
+                        token(&form, &der, &pkcs8)
+                    } else {
+                        status(400)
+                    }
+                }
             }
         });
         let realm = format!("http://{}/token", fake.address);

@@ -28,9 +28,12 @@ fn half_and_silence(layer: &[u8]) -> Answer {
 fn stalling(made: &Made) -> Fake {
     let (content, layer) = (Content::of(made), made.layers[0].clone());
     let path = Digest::of(&layer).to_string();
-    Fake::answering(move |asked| match asked.path.ends_with(&path) && asked.from() == 0 {
-        true => half_and_silence(&layer),
-        false => content.answer(asked),
+    Fake::answering(move |asked| {
+        if asked.path.ends_with(&path) && asked.from() == 0 {
+            half_and_silence(&layer)
+        } else {
+            content.answer(asked)
+        }
     })
 }
 

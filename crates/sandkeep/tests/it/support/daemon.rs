@@ -159,9 +159,10 @@ impl Daemon {
     ) -> io::Result<(u16, Value)> {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let answer = self.connection()?.request(method, target, &body)?;
-        let value = match answer.body.is_empty() {
-            true => Value::Null,
-            false => serde_json::from_slice(&answer.body)?,
+        let value = if answer.body.is_empty() {
+            Value::Null
+        } else {
+            serde_json::from_slice(&answer.body)?
         };
         Ok((answer.status, value))
     }
@@ -298,10 +299,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        match std::thread::panicking() {
-            true => self.give_up(),
-            false => self.finish(),
-        }
+        if std::thread::panicking() { self.give_up() } else { self.finish() }
     }
 }
 

@@ -196,9 +196,10 @@ fn fill(file: &mut File, content: &mut impl Read, size: u64) -> io::Result<u64> 
     loop {
         let count = read_full(content, &mut buffer)?;
         let part = &buffer[..count];
-        match part.len() == buffer.len() && part.iter().all(|byte| *byte == 0) {
-            true => file.seek(SeekFrom::Current(count as i64)).map(drop)?,
-            false => file.write_all(part)?,
+        if part.len() == buffer.len() && part.iter().all(|byte| *byte == 0) {
+            file.seek(SeekFrom::Current(count as i64)).map(drop)?
+        } else {
+            file.write_all(part)?
         }
         len += count as u64;
         if count < buffer.len() {
