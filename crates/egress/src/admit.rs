@@ -119,7 +119,7 @@ mod tests {
         let found = gateway(open).admit("acme", &all, "OWN.test.", 1).await.expect("it is allowed");
         assert_eq!(found, ["127.0.1.1:1".parse().expect("an address")]);
         let ceiling: Network = serde_json::from_value(json!({ "allow": ["a.test"] })).expect("one");
-        let bounded = Admin { ranges, ceiling: Some(ceiling), ..Admin::default() };
+        let bounded = Admin { ranges, ceiling: Some(ceiling) };
         let over = gateway(bounded).admit("acme", &all, "own.test", 1).await;
         assert!(matches!(over, Err(NotAdmitted::Denied { .. })), "{over:?}");
     }

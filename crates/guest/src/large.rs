@@ -32,27 +32,30 @@ fn map(len: usize) -> *mut u8 {
 // system's. Which of the two it is follows from its layout alone, so it is given back, or changed, as what it is.
 unsafe impl GlobalAlloc for LargeBlocks {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        match is_large(layout) {
-            true => map(layout.size()),
+        if is_large(layout) {
+            map(layout.size())
+        } else {
             // SAFETY: the caller keeps to the contract, which is the same.
-            false => unsafe { System.alloc(layout) },
+            unsafe { System.alloc(layout) }
         }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        match is_large(layout) {
-            true => map(layout.size()),
+        if is_large(layout) {
+            map(layout.size())
+        } else {
             // SAFETY: the caller keeps to the contract, which is the same.
-            false => unsafe { System.alloc_zeroed(layout) },
+            unsafe { System.alloc_zeroed(layout) }
         }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        match is_large(layout) {
+        if is_large(layout) {
             // SAFETY: the mapping that `map` made for a block of this layout, and nobody uses it any more.
-            true => drop(unsafe { libc::munmap(block.cast(), layout.size()) }),
+            unsafe { libc::munmap(block.cast(), layout.size()) };
+        } else {
             // SAFETY: the caller keeps to the contract, which is the same.
-            false => unsafe { System.dealloc(block, layout) },
+            unsafe { System.dealloc(block, layout) }
         }
     }
 

@@ -83,10 +83,11 @@ impl Template for ImageTemplate {
             for (name, mode) in MOUNT_POINTS {
                 root.make_directory(name, mode)?;
             }
-            match over {
+            if over {
                 // The /etc of a built-in template is its own.
-                true => take_over(&root, "run").and_then(|()| host::write_hosts(&root, &id)),
-                false => add_to_etc(&root, &id),
+                take_over(&root, "run").and_then(|()| host::write_hosts(&root, &id))
+            } else {
+                add_to_etc(&root, &id)
             }
         };
         let filled = tokio::task::spawn_blocking(fill).await.unwrap_or_else(|error| {

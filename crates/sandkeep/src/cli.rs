@@ -403,14 +403,15 @@ async fn bench(args: sandkeep_bench::BenchArgs) -> Result<Exit, Failure> {
 fn start_log(filter: &str, recorder: Recorder) -> Result<(), Failure> {
     let parsed = tracing_subscriber::EnvFilter::try_new(filter)
         .map_err(|e| Failure::Usage { problem: format!("--log: {e}") })?;
-    let parsed = match filter.contains(NATS_CLIENT) {
-        true => parsed,
+    let parsed = if filter.contains(NATS_CLIENT) {
+        parsed
+    } else {
         // It tells of every attempt to connect, and in its own words. We tell of changes.
-        false => parsed.add_directive(format!("{NATS_CLIENT}=off").parse().map_err(
+        parsed.add_directive(format!("{NATS_CLIENT}=off").parse().map_err(
             |e: tracing_subscriber::filter::ParseError| Failure::Usage {
                 problem: format!("--log: {e}"),
             },
-        )?),
+        )?)
     };
     let stderr = std::io::stderr;
     let log = tracing_subscriber::fmt::layer().with_writer(stderr);

@@ -96,10 +96,11 @@ impl Enforcement {
 fn kept(rules: Option<&RulesDraft>) -> Result<Enforcement, Error> {
     let rules = checked(&or_all(rules))?;
     let can_mount = |plain: &Plain| {
-        let most = match rustix::process::geteuid().is_root() {
-            true => limits::CODEBASE_MOUNTS_MAX,
+        let most = if rustix::process::geteuid().is_root() {
+            limits::CODEBASE_MOUNTS_MAX
+        } else {
             // It attaches trees by their paths, which are not what they were when it checked them.
-            false => 0,
+            0
         };
         plain.writable.len() <= most
     };

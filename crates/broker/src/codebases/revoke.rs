@@ -21,7 +21,7 @@ pub(super) async fn kill_holders(shared: &Arc<Shared>, id: &SandboxId) -> Result
     let mut killed = 0;
     for _ in 0..limits::REVOKE_ROUNDS_MAX {
         let minor = served.server.connection();
-        let found = shared.blocking(move |_| Ok(holders::of_file_system(minor)?)).await?;
+        let found = shared.blocking(move |_| holders::of_file_system(minor)).await?;
         let forbidden = forbidden(&served, found).await?;
         if forbidden.is_empty() {
             return Ok(killed);

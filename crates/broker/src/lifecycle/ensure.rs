@@ -181,10 +181,11 @@ impl Broker {
         };
         let published = handle.published.borrow();
         let same = published.guest.as_ref().is_some_and(|now| Arc::ptr_eq(now, &guest));
-        match same && published.status.operation().is_none() {
-            true => HolderHealth::Ill(why),
+        if same && published.status.operation().is_none() {
+            HolderHealth::Ill(why)
+        } else {
             // It was stopped or rolled back meanwhile: its guest was meant to end, and the sandbox is healthy.
-            false => HolderHealth::Gone,
+            HolderHealth::Gone
         }
     }
 

@@ -121,10 +121,11 @@ impl Desk {
             self.kit.broker.admit_request(who)?;
         }
         let connection = request.extensions().get::<Connection>();
-        match connection.is_some_and(|connection| connection.peer == Peer::Message) {
+        if connection.is_some_and(|connection| connection.peer == Peer::Message) {
             // Connections are bounded, and messages have none.
-            true => Ok(Some(self.kit.broker.admit_command(who)?)),
-            false => Ok(None),
+            Ok(Some(self.kit.broker.admit_command(who)?))
+        } else {
+            Ok(None)
         }
     }
 }

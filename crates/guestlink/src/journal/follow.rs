@@ -144,10 +144,11 @@ impl Watch {
 
     async fn read_on(&mut self, progress: &Progress) -> io::Result<Step> {
         let Some(file) = &self.file else { return self.open().await };
-        let limit = match self.segment == progress.segment {
-            true => progress.len,
+        let limit = if self.segment == progress.segment {
+            progress.len
+        } else {
             // A completed segment no longer changes.
-            false => file.metadata()?.len(),
+            file.metadata()?.len()
         };
         if self.at < limit {
             let block = self.read(Arc::clone(file), limit, progress).await?;

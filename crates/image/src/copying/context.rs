@@ -259,10 +259,11 @@ impl Files for Context {
     }
 
     fn names(&self, directory: &TreePath) -> io::Result<Vec<Vec<u8>>> {
-        let (prefix, end) = match directory.is_root() {
-            true => (Vec::new(), None),
+        let (prefix, end) = if directory.is_root() {
+            (Vec::new(), None)
+        } else {
             // No path sorts between those starting with a slash and those starting with the next byte.
-            false => ([directory.bytes(), b"/"].concat(), Some([directory.bytes(), b"0"].concat())),
+            ([directory.bytes(), b"/"].concat(), Some([directory.bytes(), b"0"].concat()))
         };
         let beneath = self.items.range(directory.clone()..).map(|(path, _)| path.bytes());
         let within = |path: &&[u8]| end.as_ref().is_none_or(|end| *path < &end[..]);

@@ -148,7 +148,7 @@ impl Locked {
         }
         // Somebody else has removed it while it is open here.
         let opened = [Access::Write, Access::Read].map(|access| self.opened.get(id, access));
-        opened.into_iter().flatten().next().map_or(Err(Errno::STALE), |opened| fstat(opened))
+        opened.into_iter().flatten().next().map_or(Err(Errno::STALE), fstat)
     }
 
     fn verify(&self, id: u64, stat: &Stat) -> Result<(), Errno> {

@@ -48,10 +48,11 @@ impl Wanted {
             let named = of_profiles.filter_map(|profile| profile.runtime.clone());
             return Self::Named(named.chain([settings.default_runtime.clone()]).collect());
         };
-        match LOCAL_RUNTIMES.contains(&name) {
-            true => Self::Named(vec![name.to_owned()]),
+        if LOCAL_RUNTIMES.contains(&name) {
+            Self::Named(vec![name.to_owned()])
+        } else {
             // An error about an unknown runtime should list all available ones.
-            false => Self::All,
+            Self::All
         }
     }
 

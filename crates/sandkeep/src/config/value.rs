@@ -29,11 +29,12 @@ impl Invalid {
 
 pub fn path(text: &str) -> Result<PathBuf, Invalid> {
     let path = PathBuf::from(text);
-    match path.is_absolute() {
-        true => Ok(path),
+    if path.is_absolute() {
+        Ok(path)
+    } else {
         // A flag is relative to the user's current directory, which must not affect a daemon later.
-        false => std::path::absolute(&path)
-            .map_err(|e| Invalid::new(format!("{text:?} cannot be made an absolute path: {e}"))),
+        std::path::absolute(&path)
+            .map_err(|e| Invalid::new(format!("{text:?} cannot be made an absolute path: {e}")))
     }
 }
 

@@ -44,9 +44,9 @@ impl Zfs {
         let mut in_use = BTreeSet::new();
         while let Some(name) = needless(&left, &in_use) {
             if self.destroy_dead(&name)? {
-                left.retain(|it| !names::is_within(&it.name, &name))
+                left.retain(|it| !names::is_within(&it.name, &name));
             } else {
-                drop(in_use.insert(name))
+                in_use.insert(name);
             }
         }
         *self.in_use.lock().unwrap_or_else(PoisonError::into_inner) = in_use;

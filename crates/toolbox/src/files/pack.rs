@@ -137,13 +137,12 @@ impl Archive<'_> {
         let failure = |error: io::Error| Failure::from_io(&error, Some(path));
         let found = file.metadata().map_err(failure)?;
         let mut content = Exactly { file, left: found.len() };
-        let appended = match found.blocks() * 512 < found.len() {
+        let appended = if found.blocks() * 512 < found.len() {
             // Its holes need not be sent.
-            true => self.builder.append_file(name, &mut content.file),
-            false => {
-                let mut header = header(&found, EntryType::Regular);
-                self.builder.append_data(&mut header, name, &mut content)
-            }
+            self.builder.append_file(name, &mut content.file)
+        } else {
+            let mut header = header(&found, EntryType::Regular);
+            self.builder.append_data(&mut header, name, &mut content)
         };
         appended.map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => {

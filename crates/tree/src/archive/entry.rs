@@ -59,10 +59,11 @@ impl Moment {
         }
         let digits = format!("{:0<9.9}", fraction);
         let nanos: u32 = digits.parse().ok()?;
-        match whole.starts_with('-') && nanos > 0 {
+        if whole.starts_with('-') && nanos > 0 {
             // The fraction counts away from zero, the kernel's nanoseconds count forward.
-            true => Some(Self { secs: secs.checked_sub(1)?, nanos: 1_000_000_000 - nanos }),
-            false => Some(Self { secs, nanos }),
+            Some(Self { secs: secs.checked_sub(1)?, nanos: 1_000_000_000 - nanos })
+        } else {
+            Some(Self { secs, nanos })
         }
     }
 }
