@@ -87,7 +87,7 @@ impl Sum {
     }
 
     fn of(self, owner: Owner) -> OwnerUsage {
-        let hours = |mb_secs: f64| mb_secs / Duration::from_secs(3600).as_secs_f64();
+        let hours = |mb_secs: f64| mb_secs / limits::USAGE_HOUR.as_secs_f64();
         OwnerUsage {
             owner,
             cpu_secs: Duration::from_micros(self.cpu_micros).as_secs_f64(),

@@ -3,7 +3,7 @@
 mod agentfense;
 mod audit;
 mod bench;
-mod build_mounts;
+mod builds;
 mod caught;
 mod client;
 mod codebases;
@@ -16,7 +16,6 @@ mod host;
 mod messages;
 mod nats;
 mod network;
-mod network_build;
 mod network_use;
 mod pool;
 mod race;
@@ -31,7 +30,7 @@ use std::time::Duration;
 pub use agentfense::*;
 pub use audit::*;
 pub use bench::*;
-pub use build_mounts::*;
+pub use builds::*;
 pub use caught::*;
 pub use client::*;
 pub use codebases::*;
@@ -44,7 +43,6 @@ pub use host::*;
 pub use messages::*;
 pub use nats::*;
 pub use network::*;
-pub use network_build::*;
 pub use network_use::*;
 pub use pool::*;
 pub use race::*;
@@ -509,23 +507,6 @@ pub const UPLOADS_KEPT_MAX: usize = 128;
 
 /// How long a template's start command may take to become ready.
 pub const START_UP_READY: Duration = Duration::from_secs(120);
-
-/// Pieces of a build's context that are queued for sending.
-pub const UPLOAD_CHUNKS_MAX: usize = 8;
-/// Timeout of one build step.
-pub const BUILD_STEP_MAX: Duration = Duration::from_secs(60 * 60);
-/// Queued events of a build.
-pub const BUILD_EVENTS_MAX: usize = 64;
-/// How much of a failed step's output is in the error.
-pub const BUILD_TAIL_BYTES: usize = 2 * 1024;
-/// Size of the build cache: steps, and the total size of their layers.
-pub const BUILD_CACHE_MAX: usize = 1_000;
-pub const BUILD_CACHE_MAX_BYTES: u64 = 16 * 1024 * MIB;
-/// Limits of a build context: number of files, and total length of their names.
-pub const CONTEXT_ENTRIES_MAX: usize = 500_000;
-pub const CONTEXT_NAMES_MAX_BYTES: usize = 64 * 1024 * 1024;
-/// Maximum size of a passwd or group file in an image.
-pub const BUILD_USERS_MAX_BYTES: u64 = MIB;
 
 /// Limits of a build file or an ignore file: size, and number of lines and steps.
 pub const RECIPE_MAX_BYTES: usize = 1024 * 1024;

@@ -15,7 +15,7 @@ use crate::{ExecId, ShellId};
 pub struct Exec {
     pub id: ExecId,
     /// The same as `id`, under its former name.
-    #[schema(deprecated)]
+    #[schema(deprecated, value_type = String)]
     pub exec_id: ExecId,
     /// Pid of its first process, inside the sandbox, while it runs; absent if the runtime does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -208,7 +208,7 @@ impl ExecEvent {
 pub struct ExecAnswer {
     pub id: ExecId,
     /// The same as `id`, under its former name.
-    #[schema(deprecated)]
+    #[schema(deprecated, value_type = String)]
     pub exec_id: ExecId,
     /// How it ended.
     pub status: ExecStatus,

@@ -154,7 +154,7 @@ pub(super) enum Pace {
 pub(super) struct Begun {
     id: ExecId,
     /// The same as `id`, under its former name.
-    #[schema(deprecated)]
+    #[schema(deprecated, value_type = String)]
     exec_id: ExecId,
 }
 

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
+use tokio::sync::RwLock;
 use tracing::{info, warn};
 
 use super::steps::Builder;
@@ -78,11 +78,8 @@ pub struct CacheUse {
     _hold: Hold,
 }
 
-#[expect(dead_code, reason = "guards are held, not read")]
-enum Hold {
-    Shared(OwnedRwLockReadGuard<()>),
-    Alone(OwnedRwLockWriteGuard<()>),
-}
+/// A lock, held until it is dropped.
+type Hold = Box<dyn Send + Sync>;
 
 /// Who uses which cache. Only caches that are used now are in it, or were when it was last tidied.
 #[derive(Default)]
@@ -99,9 +96,9 @@ impl Holds {
     async fn take(&self, key: &Key, sharing: Sharing) -> Option<Hold> {
         let hold = self.of(key);
         match sharing {
-            Sharing::Shared => Some(Hold::Shared(hold.read_owned().await)),
-            Sharing::Locked => Some(Hold::Alone(hold.write_owned().await)),
-            Sharing::Private => hold.try_write_owned().ok().map(Hold::Alone),
+            Sharing::Shared => Some(Box::new(hold.read_owned().await)),
+            Sharing::Locked => Some(Box::new(hold.write_owned().await)),
+            Sharing::Private => hold.try_write_owned().ok().map(|held| Box::new(held) as Hold),
         }
     }
 }

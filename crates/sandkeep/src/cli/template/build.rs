@@ -81,6 +81,17 @@ struct SecretArg {
     from: SecretFrom,
 }
 
+/// Why a text names no secret.
+#[derive(Debug, thiserror::Error)]
+enum NoSecret {
+    #[error("an id has letters, digits, - _ and .")]
+    Id,
+    #[error("expected id=ID,src=FILE or id=ID,env=NAME")]
+    Form,
+    #[error("it needs an id: id=ID,src=FILE")]
+    Nameless,
+}
+
 #[derive(Clone, Debug)]
 enum SecretFrom {
     File(PathBuf),
@@ -88,12 +99,12 @@ enum SecretFrom {
 }
 
 /// `id=ID,src=FILE` or `id=ID,env=NAME`, as for Docker; without either it is the variable ID, if there is one.
-fn secret(text: &str) -> Result<SecretArg, String> {
+fn secret(text: &str) -> Result<SecretArg, NoSecret> {
     let (mut id, mut from, mut kind) = (None, None, None);
     for part in text.split(',') {
         match part.split_once('=') {
             Some(("id", value)) if is_secret_id(value) => id = Some(value.to_owned()),
-            Some(("id", _)) => return Err("an id has letters, digits, - _ and .".to_owned()),
+            Some(("id", _)) => return Err(NoSecret::Id),
             Some(("src" | "source", path)) if !path.is_empty() => {
                 from = Some(SecretFrom::File(path.into()));
             }
@@ -101,10 +112,10 @@ fn secret(text: &str) -> Result<SecretArg, String> {
                 from = Some(SecretFrom::Variable(name.to_owned()));
             }
             Some(("type", value @ ("file" | "env"))) => kind = Some(value),
-            _ => return Err("expected id=ID,src=FILE or id=ID,env=NAME".to_owned()),
+            _ => return Err(NoSecret::Form),
         }
     }
-    let id = id.ok_or("it needs an id: id=ID,src=FILE")?;
+    let id = id.ok_or(NoSecret::Nameless)?;
     let from = match (from, kind) {
         // Docker writes the variable as src, too, if the type says so.
         (Some(SecretFrom::File(path)), Some("env")) => {
