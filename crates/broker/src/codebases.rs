@@ -47,7 +47,7 @@ use sandkeep_tree::{Ids, Root};
 pub(crate) use mounting::{
     adopt, is_served, mounts, replace_served, served_alone, served_now, wanted,
 };
-pub(crate) use serving::end as end_server;
+pub(crate) use serving::{end as end_server, tell_refusals};
 
 /// The part of a volume that is the codebase.
 const TREE: &str = "tree";

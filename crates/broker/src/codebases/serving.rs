@@ -28,7 +28,7 @@ use crate::error::Error;
 use crate::shared::Shared;
 use members::{Members, Way};
 use sandkeep_core::rules::Rules;
-use sandkeep_core::{CodebaseMount, SandboxId, limits};
+use sandkeep_core::{CodebaseMount, Operation, SandboxId, limits};
 use sandkeep_rulefs::{Ids, Mode, RulefsError, Server, Start};
 use sandkeep_runtime::Runtime;
 use sandkeep_sys::board::Board;
@@ -201,6 +201,16 @@ pub(super) async fn adopt(
     Ok(())
 }
 
+/// Tells what was refused so far. To be called before the processes of a sandbox end, because its server ends with the
+/// last of them.
+pub(crate) async fn tell_refusals(shared: &Arc<Shared>, id: &SandboxId) {
+    let served = match shared.codebases.serving.members().get(id) {
+        Some(Way::Served(served)) => Arc::clone(served),
+        _ => return,
+    };
+    refusals::emit(shared, id, &served).await;
+}
+
 /// Ends the server of a sandbox, if it has one, whichever daemon started it. The sandbox no longer runs.
 pub(crate) async fn end(shared: &Arc<Shared>, id: &SandboxId) -> Result<(), Error> {
     if let Some(handle) = shared.supervised(id) {
@@ -251,6 +261,11 @@ fn watch(shared: &Arc<Shared>, id: &SandboxId, codebase: &CodebaseMount, served:
             return;
         }
         let Some(handle) = shared.supervised(&id) else { return };
+        let under_way = handle.published.borrow().status.operation();
+        if matches!(under_way, Some(Operation::Stop | Operation::Rollback | Operation::Destroy)) {
+            // It has ended with the last process of the sandbox.
+            return;
+        }
         warn!(%id, "a sandbox is ended: {LOST}");
         handle.ends_because(LOST.to_owned());
         let runtime = handle.meta().spec.runtime().to_owned();

@@ -133,7 +133,7 @@ impl Supervisor {
         self.forget_guest();
         self.network.close();
         // Anything they would still write is discarded anyway.
-        self.count_use().await;
+        self.before_its_processes_end().await;
         within(step!("runtime.stop"), self.runtime.stop(self.id(), Duration::ZERO)).await?;
         failpoint!("rollback.after_processes");
         let volume = self.volume.with_snapshots()?;

@@ -36,7 +36,7 @@ impl Supervisor {
     /// Everything after the intent; reconcile also runs this for an interrupted stop.
     pub(crate) async fn finish_stop(&mut self) -> Result<(), Error> {
         self.expect_death();
-        self.count_use().await;
+        self.before_its_processes_end().await;
         let result = self.end_processes().await;
         self.end_server_or_warn().await;
         failpoint!("stop.after_processes");

@@ -202,6 +202,7 @@ async fn recovery_itself_may_crash() {
         // Not every point of a destroy is on the path of a recovery.
         assert_eq!(crashed.is_err(), simulated::has_fired(), "{point}");
         simulated::disarm();
+        world.released().await;
         let broker = world.open().await;
         assert_eq!(list(&broker).await, [], "{point}");
         ends_well(&world, broker, point).await;

@@ -109,6 +109,16 @@ impl World {
         tokio::time::timeout(LONG, tasks.wait()).await.expect("all tasks end with the broker");
     }
 
+    /// Waits for the file work of a broker that crashed before there was a handle to it.
+    pub async fn released(&self) {
+        let free = async {
+            while DataDir::open(&self.data()).is_err() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(LONG, free).await.expect("file work ends");
+    }
+
     fn registry(&self) -> Registry {
         let survey = sandkeep_home::survey(&self.data()).expect("a look");
         let instance = survey.instance.expect("an instance");

@@ -297,7 +297,7 @@ fn what_is_wrong_is_told_with_its_line_and_instruction() {
         ("FROM a\nCOPY --parents a b", 2, "--parents"),
         ("FROM a\nCOPY --from=1 a b", 2, "stage"),
         ("FROM a AS x\nCOPY --from=x a b", 2, "stage"),
-        ("FROM a AS x\nCOPY --from=$X a b", 2, "--from"),
+        ("FROM a AS x\nCOPY --from=$X a b", 2, "variables"),
         ("FROM a\nCOPY --chmod=u+x a b", 2, "mode"),
         ("FROM a\nCOPY --chmod=77777 a b", 2, "mode"),
         ("FROM a\nADD --from=x a b", 2, "--from"),

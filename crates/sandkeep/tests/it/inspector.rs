@@ -90,7 +90,7 @@ impl Target<'_> {
     }
 }
 
-/// Its default sandbox is the daemon's, and stays from call to call.
+/// The named sandbox is the daemon's, and stays from call to call.
 fn clear_up(daemon: &Daemon) {
     let ids = daemon.ids();
     assert_eq!(ids.len(), 1, "{ids:?}");
@@ -120,7 +120,9 @@ fn the_inspector_works_over_http() {
     skip_if!(obstacle());
     skip_if!(missing());
     let daemon = Daemon::start();
-    let url = format!("{}/mcp", daemon.url());
+    // Each session would have a sandbox of its own, and the Inspector begins one for each call.
+    daemon.create_with(&serde_json::json!({ "name": "inspected" }));
+    let url = format!("{}/mcp?sandbox=inspected", daemon.url());
     Target { words: vec![&url], env: Vec::new() }.works();
     clear_up(&daemon);
 }

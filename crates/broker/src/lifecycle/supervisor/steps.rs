@@ -27,6 +27,14 @@ impl Supervisor {
         self.shared.count_use(who, runtime, &self.network, None).await;
     }
 
+    /// Writes down what is lost when its processes end: what they have used, and what rules have refused them.
+    pub(crate) async fn before_its_processes_end(&self) {
+        self.count_use().await;
+        if self.meta.spec.codebase().is_some() {
+            codebases::tell_refusals(&self.shared, self.id()).await;
+        }
+    }
+
     /// Launches a sandbox that already exists.
     pub(crate) async fn launch(&mut self, root: Option<Root>) -> Result<(), Error> {
         self.install_certificate(root.as_ref()).await?;

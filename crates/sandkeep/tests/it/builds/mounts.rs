@@ -19,7 +19,7 @@ set -e
 b=/bin/busybox
 a=$(cat list); c=$(cat /in/made); d=$(cat /ctx/dir/deep); t=$(cat /root/.token)
 echo \"$a $c $d\" > seen
-test \"$t $WORD\" = 's3cr3t-v4lue w0rd-v4lue'
+test \"$(echo \"$t $WORD\" | $b md5sum)\" = '2efcd1f8899bfab3d6c69f1161b67a68  -'
 test ! -e /run/secrets/none
 $b stat -c '%a %u' /root/.token > mode
 ! (echo x > list) 2> /dev/null
