@@ -242,7 +242,8 @@ impl Hierarchy for V1 {
         // Every leaf is in the freezer's tree, so the others need not be listed.
         let leaves = files::children(&self.freezer.join(sandbox).join("work"))?;
         // The freezer goes last: while it exists, `sandboxes` finds the rest.
-        for base in self.bases().into_iter().rev() {
+        let bases = self.bases();
+        for base in bases[1..].iter().chain(&bases[..1]) {
             let work = base.join(sandbox).join("work");
             leaves.iter().try_for_each(|leaf| files::remove(&work.join(leaf)))?;
             files::remove(&work)?;
